@@ -1,5 +1,5 @@
 /* Evaluation and prediction: one pass over a loader, between runs or, if a hook requests it, within a run. */
-#include "train/evaluate.h"
+#include "train/pass.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -30,6 +30,11 @@ ls_status ls_trial_seek_back(ls_loader *loader, int64_t epoch, int64_t batch, ls
 ls_status ls_trial_measure_pass(ls_trial *trial, const ls_trial_pass *pass);
 
 /*
+ * evaluate.c: runs the pass with hooks, or without hooks if it is called from a hook. Restores the state of the trial.
+ */
+ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass);
+
+/*
  * Sets state->batch and state->batches for the hooks before a pass. `steps` is the option such as train_steps. Training
  * starts at the loader's position, other passes start at batch 0.
  */

@@ -17,7 +17,7 @@
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 #include "train/agree.h"
-#include "train/evaluate.h"
+#include "train/pass.h"
 
 /* The rows of a rank: their format, and the hashes of samples and outputs. */
 typedef struct outline {

@@ -3,7 +3,7 @@
  * its metrics. The other files have their own headers. Each file calls only files that precede it in this list:
  *
  *   history.h, (hooks.c, metrics/), agree.h, progress.h, replicas.h, checkpoint/checkpoint.h, alike.h, setup.h and
- *   budget.h, captured.h, step.h, pass.h, evaluate.h, (run.c, predict.c, replay.c)
+ *   budget.h, captured.h, step.h, pass.h, (run.c, predict.c, replay.c)
  */
 #ifndef LS_TRAIN_TRIAL_H
 #define LS_TRAIN_TRIAL_H

@@ -25,8 +25,10 @@ typedef struct watch {
     int found;
     int64_t batch, step; /* the current batch and step */
     non_finite first;
-    ls_module **modules; /* with hooks */
-    int *hooks;          /* number of hooks of each module */
+    struct watched {
+        ls_module *module;
+        int hooks; /* as returned by ls_module_add_hooks */
+    } * layers;    /* with hooks */
     int count;
     ls_module *model;
 } watch;
@@ -149,25 +151,22 @@ static ls_status on_layer(ls_module_call *call, void *user) {
 static bool is_watched(const watch *self, const ls_module *module) {
     bool is = false;
     for (int i = 0; i < self->count; i++) {
-        is = is || self->modules[i] == module;
+        is = is || self->layers[i].module == module;
     }
     return is;
 }
 
 static ls_status watch_layer(watch *self, ls_module *module) {
-    ls_module **modules = ls_grow(self->modules, (size_t)self->count, sizeof *modules);
-    self->modules = modules != NULL ? modules : self->modules;
-    int *hooks = ls_grow(self->hooks, (size_t)self->count, sizeof *hooks);
-    self->hooks = hooks != NULL ? hooks : self->hooks;
-    if (modules == NULL || hooks == NULL) {
-        return ls_fail_memory(maker, (size_t)(self->count + 1) * sizeof *modules);
+    struct watched *layers = ls_grow(self->layers, (size_t)self->count, sizeof *layers);
+    if (layers == NULL) {
+        return ls_fail_memory(maker, (size_t)(self->count + 1) * sizeof *layers);
     }
-    const int number = ls_module_add_hooks(module, &(ls_module_hooks){.user = self, .forward = on_layer});
-    if (number == 0) {
+    self->layers = layers;
+    const int hooks = ls_module_add_hooks(module, &(ls_module_hooks){.user = self, .forward = on_layer});
+    if (hooks == 0) {
         return ls_error_status();
     }
-    modules[self->count] = module;
-    hooks[self->count++] = number;
+    layers[self->count++] = (struct watched){module, hooks};
     return LS_OK;
 }
 
@@ -297,10 +296,9 @@ static void describe(void *user, char *text, size_t size) {
 static void release(void *user) {
     watch *self = user;
     for (int i = 0; i < self->count; i++) {
-        (void)ls_module_remove_hooks(self->modules[i], self->hooks[i]);
+        (void)ls_module_remove_hooks(self->layers[i].module, self->layers[i].hooks);
     }
-    ls_free(self->modules);
-    ls_free(self->hooks);
+    ls_free(self->layers);
     ls_free(self);
 }
 

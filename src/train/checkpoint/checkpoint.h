@@ -37,11 +37,9 @@
 #include "formats/checksum.h"
 #include "train/trial.h"
 
-#define LS_CHECKPOINT_FORMAT 1
-#define LS_MANIFEST_NAME     "manifest.json"
-#define LS_LINK_SUFFIX       ".link" /* suffix of the temporary name of the link to the best checkpoint */
-#define LS_SPARE_SUFFIX      ".old"  /* suffix of the temporary name of a checkpoint that is being replaced */
-#define LS_FILE_NAME_LIMIT   64
+#define LS_MANIFEST_NAME   "manifest.json"
+#define LS_LINK_SUFFIX     ".link" /* suffix of the temporary name of the link to the best checkpoint */
+#define LS_FILE_NAME_LIMIT 64
 
 /* Names of the files, to which ls_part_name adds the rank and the suffix. */
 #define LS_MODEL_NAME     "model"
@@ -71,8 +69,6 @@ typedef struct ls_part_layout {
 } ls_part_layout;
 
 void ls_part_layout_free(ls_part_layout *layout);
-/* Adds a part, and copies its name. */
-ls_status ls_part_layout_add(ls_part_layout *layout, const char *name, ls_part part);
 /* Removes the parts starting at index `count`. */
 void ls_part_layout_cut(ls_part_layout *layout, int count);
 /*
@@ -91,8 +87,7 @@ bool ls_state_has_layout(const ls_optimizer *optimizer, const ls_module *model, 
 ls_status ls_part_layout_add_file(ls_part_layout *layout, const char *folder, const char *of, int rank);
 /* Adds the tensors of `layout` that are missing in `wanted`, as complete tensors: parameters first, then buffers. */
 ls_status ls_part_layout_add_rest(ls_part_layout *wanted, const ls_part_layout *layout, const char *of);
-/* Returns the first part of the tensor, or NULL if there is none. */
-const ls_part *ls_part_layout_find(const ls_part_layout *layout, const char *of, const char *name);
+/* Returns whether the layout has parts of the file `of`. */
 bool ls_part_layout_has(const ls_part_layout *layout, const char *of);
 /* Fails with LS_ERR_FORMAT if the layout of the manifest `path` has a part of a rank that is not below `ranks`. */
 ls_status ls_part_layout_check_ranks(const ls_part_layout *layout, const char *path, int ranks);
@@ -156,6 +151,8 @@ ls_status ls_manifest_write(const ls_manifest *manifest, const char *folder);
  * has a newer format.
  */
 ls_status ls_manifest_read(const char *folder, ls_manifest *manifest);
+/* Returns whether the folder has an undamaged manifest, in this format or a newer one. */
+bool ls_manifest_is_readable(const char *folder);
 
 /* ---- folder.c ---------------------------------------------------------------------------------------------------- */
 
@@ -267,8 +264,12 @@ bool ls_checkpoint_temporary(char temporary[NAME_MAX + 1], const char *name, uin
 /* Sets the target folder. `nonce` is a number for this write that is equal on all ranks. */
 ls_status ls_checkpoint_place(ls_checkpoint *snapshot, const char *parent, const char *name, uint64_t nonce);
 
-/* Writes "NAME.safetensors" for rank -1, and otherwise "NAME-0001.safetensors". */
+/*
+ * ls_part_name writes "NAME.safetensors" for rank -1, and otherwise "NAME-0001.safetensors". ls_part_path writes the
+ * path of this file in a folder, like ls_path_join.
+ */
 void ls_part_name(char file[LS_FILE_NAME_LIMIT], const char *name, int rank);
+ls_status ls_part_path(char path[PATH_MAX], const char *folder, const char *name, int rank);
 
 /* ---- content.c --------------------------------------------------------------------------------------------------- */
 

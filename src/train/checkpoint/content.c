@@ -23,12 +23,9 @@
 /* Lists all tensors in the file. The caller frees the array, which has room for at least one tensor. */
 static ls_named *list_file(const ls_safetensors *file) {
     const int count = ls_safetensors_count(file);
-    ls_named *all = ls_allocate_zeroed((size_t)count + 1, sizeof *all);
+    ls_named *all = ls_allocate_for("checkpoint", (size_t)count + 1, sizeof *all);
     for (int i = 0; all != NULL && i < count; i++) {
         all[i] = ls_safetensors_at(file, i);
-    }
-    if (all == NULL) {
-        (void)ls_fail_memory("checkpoint", ((size_t)count + 1) * sizeof *all);
     }
     return all;
 }
@@ -109,9 +106,8 @@ static ls_status add_metrics(ls_trial *trial, const ls_named *tensors, int count
 
 /* Uses the numbers with this prefix in the file of a rank. */
 static ls_status use_metrics_of(const ls_resumption *from, int rank, const char *prefix, use_metrics *use) {
-    char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
-    ls_part_name(name, LS_RANK_NAME, rank);
-    LS_TRY(ls_path_join(path, from->folder, name));
+    char path[PATH_MAX];
+    LS_TRY(ls_part_path(path, from->folder, LS_RANK_NAME, rank));
     ls_safetensors *file = ls_safetensors_load(path);
     ls_named *all = file != NULL ? list_file(file) : NULL;
     ls_status status = ls_error_status();

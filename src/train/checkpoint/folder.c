@@ -33,6 +33,8 @@ ls_status ls_folder_sync(const char *path) {
     return ls_sync_folder(path) ? LS_OK : fail_io("sync the folder", path);
 }
 
+#define SPARE_SUFFIX ".old" /* suffix of the temporary name of a checkpoint that is being replaced */
+
 /*
  * Swaps two folders. If the file system cannot swap them atomically, `to` is briefly missing; if the program is killed
  * at that moment, it resumes from an older checkpoint.
@@ -45,7 +47,7 @@ static ls_status swap(const char *from, const char *to) {
     if (errno != EINVAL && errno != ENOSYS) {
         return fail_io("replace", to);
     }
-    if (snprintf(spare, sizeof spare, "%s%s", from, LS_SPARE_SUFFIX) >= PATH_MAX || rename(to, spare) != 0 ||
+    if (snprintf(spare, sizeof spare, "%s%s", from, SPARE_SUFFIX) >= PATH_MAX || rename(to, spare) != 0 ||
         rename(from, to) != 0 || rename(spare, from) != 0) {
         return fail_io("replace", to);
     }
@@ -148,7 +150,7 @@ ls_leftover ls_checkpoint_leftover(const char *name) {
     if (is_name_with(rest, LS_LINK_SUFFIX)) {
         return LS_LEFTOVER_LINK;
     }
-    return is_name_with(rest, "") || is_name_with(rest, LS_SPARE_SUFFIX) ? LS_LEFTOVER_FOLDER : LS_LEFTOVER_NONE;
+    return is_name_with(rest, "") || is_name_with(rest, SPARE_SUFFIX) ? LS_LEFTOVER_FOLDER : LS_LEFTOVER_NONE;
 }
 
 void ls_folder_names_free(ls_folder_names *names) {

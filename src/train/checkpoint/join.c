@@ -226,9 +226,8 @@ static ls_status add_part(const joining *join, int i, const ls_safetensors *file
 
 /* Reads the wanted parts from a rank's file, one after another. */
 static ls_status read_file(joining *join, ls_safetensors *joined) {
-    char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
-    ls_part_name(name, join->of, join->rank);
-    LS_TRY(ls_path_join(path, join->folder, name));
+    char path[PATH_MAX];
+    LS_TRY(ls_part_path(path, join->folder, join->of, join->rank));
     ls_safetensors *file = ls_safetensors_open(path);
     ls_status status = file != NULL ? ls_safetensors_add_metadata("checkpoint", joined, file) : ls_error_status();
     for (int i = 0; status == LS_OK && i < ls_safetensors_count(file); i++) {

@@ -18,6 +18,12 @@ void ls_part_name(char file[LS_FILE_NAME_LIMIT], const char *name, int rank) {
     }
 }
 
+ls_status ls_part_path(char path[PATH_MAX], const char *folder, const char *name, int rank) {
+    char file[LS_FILE_NAME_LIMIT];
+    ls_part_name(file, name, rank);
+    return ls_path_join(path, folder, file);
+}
+
 void ls_part_layout_cut(ls_part_layout *layout, int count) {
     while (layout->count > count) {
         ls_free(layout->parts[--layout->count].name);
@@ -30,7 +36,8 @@ void ls_part_layout_free(ls_part_layout *layout) {
     *layout = (ls_part_layout){0};
 }
 
-ls_status ls_part_layout_add(ls_part_layout *layout, const char *name, ls_part part) {
+/* Adds a part, and copies its name. */
+static ls_status add_part(ls_part_layout *layout, const char *name, ls_part part) {
     ls_part *parts = ls_grow(layout->parts, (size_t)layout->count, sizeof *parts);
     layout->parts = parts != NULL ? parts : layout->parts;
     part.name = parts != NULL ? ls_duplicate_string(name) : NULL;
@@ -41,13 +48,12 @@ ls_status ls_part_layout_add(ls_part_layout *layout, const char *name, ls_part p
     return LS_OK;
 }
 
-const ls_part *ls_part_layout_find(const ls_part_layout *layout, const char *of, const char *name) {
-    for (int i = 0; i < layout->count; i++) {
-        if (strcmp(layout->parts[i].name, name) == 0 && strcmp(layout->parts[i].of, of) == 0) {
-            return &layout->parts[i];
-        }
+static bool has_tensor(const ls_part_layout *layout, const char *of, const char *name) {
+    bool has = false;
+    for (int i = 0; i < layout->count && !has; i++) {
+        has = strcmp(layout->parts[i].name, name) == 0 && strcmp(layout->parts[i].of, of) == 0;
     }
-    return NULL;
+    return has;
 }
 
 bool ls_part_layout_has(const ls_part_layout *layout, const char *of) {
@@ -95,13 +101,13 @@ static ls_part describe(const char *of, int rank, const ls_tensor *tensor, const
 ls_status ls_part_layout_add_model(ls_part_layout *layout, const ls_module *model, int rank) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
-        LS_TRY(ls_part_layout_add(layout, ls_module_parameter_name(model, i),
-                                  describe(LS_MODEL_NAME, rank, parameter, parameter)));
+        LS_TRY(
+            add_part(layout, ls_module_parameter_name(model, i), describe(LS_MODEL_NAME, rank, parameter, parameter)));
     }
     for (int i = 0; i < ls_module_buffer_count(model); i++) {
         ls_part part = describe(LS_MODEL_NAME, rank, ls_module_buffer(model, i), NULL);
         part.buffer = true;
-        LS_TRY(ls_part_layout_add(layout, ls_module_buffer_name(model, i), part));
+        LS_TRY(add_part(layout, ls_module_buffer_name(model, i), part));
     }
     return LS_OK;
 }
@@ -120,18 +126,17 @@ bool ls_state_has_layout(const ls_optimizer *optimizer, const ls_module *model, 
 
 ls_status ls_part_layout_add_state(ls_part_layout *layout, const ls_named *state, const ls_tensor *parameter,
                                    int rank) {
-    return ls_part_layout_add(layout, state->name, describe(LS_OPTIMIZER_NAME, rank, state->tensor, parameter));
+    return add_part(layout, state->name, describe(LS_OPTIMIZER_NAME, rank, state->tensor, parameter));
 }
 
 ls_status ls_part_layout_add_file(ls_part_layout *layout, const char *folder, const char *of, int rank) {
-    char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
-    ls_part_name(name, of, rank);
-    LS_TRY(ls_path_join(path, folder, name));
+    char path[PATH_MAX];
+    LS_TRY(ls_part_path(path, folder, of, rank));
     ls_safetensors *file = ls_safetensors_open(path);
     ls_status status = ls_made(file);
     for (int i = 0; i < ls_safetensors_count(file) && status == LS_OK; i++) {
         const ls_named named = ls_safetensors_at(file, i);
-        status = ls_part_layout_add(layout, named.name, describe(of, rank, named.tensor, NULL));
+        status = add_part(layout, named.name, describe(of, rank, named.tensor, NULL));
     }
     ls_safetensors_free(file);
     return status;
@@ -141,12 +146,11 @@ ls_status ls_part_layout_add_rest(ls_part_layout *wanted, const ls_part_layout *
     for (int pass = 0; pass < 2; pass++) { /* parameters, then buffers, as in the file of an unsharded model */
         for (int i = 0; i < layout->count; i++) {
             ls_part part = layout->parts[i];
-            if (strcmp(part.of, of) == 0 && part.buffer == (pass == 1) &&
-                ls_part_layout_find(wanted, of, part.name) == NULL) {
+            if (strcmp(part.of, of) == 0 && part.buffer == (pass == 1) && !has_tensor(wanted, of, part.name)) {
                 part.axis = -1;
                 part.first = 0;
                 part.count = 1;
-                LS_TRY(ls_part_layout_add(wanted, part.name, part));
+                LS_TRY(add_part(wanted, part.name, part));
             }
         }
     }
@@ -185,7 +189,7 @@ static ls_status unpack(ls_part_layout *layout, const char *packed, size_t bytes
         ls_part part;
         memcpy(&part, packed + at, sizeof part);
         const char *name = packed + at + sizeof part;
-        LS_TRY(ls_part_layout_add(layout, name, part));
+        LS_TRY(add_part(layout, name, part));
         at += sizeof part + strlen(name) + 1;
     }
     return LS_OK;

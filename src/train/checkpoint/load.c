@@ -104,10 +104,9 @@ static ls_status check_fits(ls_resumption *load) {
 
 /* A new rank uses rank 0's file. */
 static ls_status load_parts(ls_resumption *load) {
-    char file[LS_FILE_NAME_LIMIT], path[PATH_MAX];
+    char path[PATH_MAX];
     LS_TRY(check_fits(load));
-    ls_part_name(file, LS_RANK_NAME, load->rank < load->manifest.world_size ? load->rank : 0);
-    LS_TRY(ls_path_join(path, load->folder, file));
+    LS_TRY(ls_part_path(path, load->folder, LS_RANK_NAME, load->rank < load->manifest.world_size ? load->rank : 0));
     load->own = ls_safetensors_load(path);
     LS_TRY(load->own != NULL ? ls_checkpoint_split(load) : ls_error_status());
     /* No rank changes its model on its own, or waits for a rank that has failed. */

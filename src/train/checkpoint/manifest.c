@@ -19,6 +19,7 @@ enum { SIZE_LIMIT = 1 << 28, MOST_FILES = 1 << 16 };
 #define MOST_COUNT (INT64_C(1) << 53)
 #define DIGITS     (LS_CHECKSUM_TEXT - 1)
 #define ZEROS      "00000000000000000000000000000000"
+#define FORMAT     1
 #define FORMAT_KEY "format"
 #define SUM_KEY    "xxh3"
 #define STEPS_KEY  "train_steps"
@@ -172,7 +173,7 @@ static void put_version(ls_json_writer *json, const field *how, const void *from
 
 static void put_format(ls_json_writer *json, const field *how, const void *from) {
     (void)from;
-    ls_json_put_integer(json, how->key, LS_CHECKPOINT_FORMAT);
+    ls_json_put_integer(json, how->key, FORMAT);
 }
 
 /* In a newer format, the content after this field and the checksum may differ. */
@@ -182,11 +183,11 @@ static bool read_format(reading *r, const field *how, void *to) {
         r->status = fail_format(r->path, "it is not a manifest of a checkpoint");
         return false;
     }
-    if (r->format > LS_CHECKPOINT_FORMAT) {
+    if (r->format > FORMAT) {
         r->status = ls_fail(
             LS_ERR_UNSUPPORTED,
             "checkpoint: %s has format %lld of a newer Lockstep; this is Lockstep %s, which reads formats up to %d",
-            r->path, (long long)r->format, ls_version(), LS_CHECKPOINT_FORMAT);
+            r->path, (long long)r->format, ls_version(), FORMAT);
         return false;
     }
     if (!r->sum_is_good) {
@@ -596,4 +597,11 @@ ls_status ls_manifest_read(const char *folder, ls_manifest *manifest) {
         ls_manifest_free(manifest);
     }
     return status;
+}
+
+bool ls_manifest_is_readable(const char *folder) {
+    ls_manifest manifest;
+    const ls_status status = ls_manifest_read(folder, &manifest);
+    ls_manifest_free(&manifest);
+    return status == LS_OK || status == LS_ERR_UNSUPPORTED;
 }

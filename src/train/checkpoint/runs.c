@@ -284,16 +284,10 @@ static ls_status check_later(const char *folder, const char *name) {
     return ls_folder_delete(path); /* the swap moved an earlier damaged checkpoint here */
 }
 
-/* Returns whether the entry is a folder with a Lockstep manifest, in this format or a newer one. */
+/* A link to a checkpoint is not a checkpoint. */
 static bool is_checkpoint(const char *path) {
     struct stat about;
-    ls_manifest manifest;
-    if (lstat(path, &about) != 0 || !S_ISDIR(about.st_mode)) {
-        return false;
-    }
-    const ls_status status = ls_manifest_read(path, &manifest);
-    ls_manifest_free(&manifest);
-    return status == LS_OK || status == LS_ERR_UNSUPPORTED;
+    return lstat(path, &about) == 0 && S_ISDIR(about.st_mode) && ls_manifest_is_readable(path);
 }
 
 /* Removes the link to the best checkpoint, before this checkpoint is removed. */

@@ -25,12 +25,6 @@ bool ls_checkpoint_has_part(const ls_resumption *from, const char *name, int ran
     return false;
 }
 
-static ls_status part_path(const ls_resumption *from, const char *name, int rank, char path[PATH_MAX]) {
-    char file[LS_FILE_NAME_LIMIT];
-    ls_part_name(file, name, rank);
-    return ls_path_join(path, from->folder, file);
-}
-
 /* A function for the tensor of the model with this index: parameters first, then buffers. */
 typedef ls_status tensor_visitor(void *user, int index);
 
@@ -152,7 +146,7 @@ static ls_status load_sharded(ls_module *model, const char *call, const char *pa
 ls_status ls_checkpoint_set_model(ls_resumption *from) {
     char path[PATH_MAX];
     ls_module *model = from->trial->state.model;
-    LS_TRY(part_path(from, LS_MODEL_NAME, from->manifest.divided ? from->rank : -1, path));
+    LS_TRY(ls_part_path(path, from->folder, LS_MODEL_NAME, from->manifest.divided ? from->rank : -1));
     const bool is_sharded = ls_data_parallel_is_sharded(model);
     if (from->model != NULL) {
         static const char call[] = "ls_trial_load";
@@ -217,7 +211,7 @@ ls_status ls_checkpoint_set_optimizer(ls_resumption *from) {
     const bool has_own = from->manifest.divided || (from->trial->options.outer != NULL &&
                                                     ls_checkpoint_has_part(from, LS_OPTIMIZER_NAME, from->rank));
     const int rank = has_own ? from->rank : ls_checkpoint_has_part(from, LS_OPTIMIZER_NAME, 0) ? 0 : -1;
-    LS_TRY(part_path(from, LS_OPTIMIZER_NAME, rank, path));
+    LS_TRY(ls_part_path(path, from->folder, LS_OPTIMIZER_NAME, rank));
     return ls_optimizer_load(from->trial->options.optimizer, path);
 }
 
@@ -244,7 +238,7 @@ ls_status ls_checkpoint_set_outer(ls_resumption *from) {
     char path[PATH_MAX];
     LS_TRY(ls_outer_restart(outer));
     if (optimizer != NULL && ls_checkpoint_has_part(from, LS_OUTER_NAME, part)) {
-        LS_TRY(part_path(from, LS_OUTER_NAME, part, path));
+        LS_TRY(ls_part_path(path, from->folder, LS_OUTER_NAME, part));
         return ls_optimizer_load(optimizer, path);
     }
     if (optimizer != NULL) {

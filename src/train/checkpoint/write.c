@@ -161,14 +161,8 @@ static ls_status remove_older(const ls_checkpoint *snapshot) {
  * its name is a checkpoint's name.
  */
 static bool may_replace(const char *folder) {
-    ls_manifest manifest;
     const bool is_one = ls_is_checkpoint_name(strrchr(folder, '/') + 1) && ls_checkpoint_is_one(folder);
-    if (is_one || rmdir(folder) == 0) {
-        return true;
-    }
-    const ls_status status = ls_manifest_read(folder, &manifest);
-    ls_manifest_free(&manifest);
-    return status == LS_OK || status == LS_ERR_UNSUPPORTED;
+    return is_one || rmdir(folder) == 0 || ls_manifest_is_readable(folder);
 }
 
 /* Replaces an existing checkpoint with this name. The old checkpoint gets the temporary name, and is deleted. */

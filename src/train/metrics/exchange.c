@@ -42,15 +42,13 @@ static bool has_slots(const exchange *x, int i) {
     return x->sliced || x->metrics->items[i]->type->merge != NULL;
 }
 
-/* Returns how many numbers metric i has in the buffer of a round. */
-static size_t room_of(const exchange *x, int i, int round) {
-    size_t sum = 0, largest = 0;
+static size_t largest_of(const exchange *x, int i, int round) {
+    size_t largest = 0;
     for (size_t part = 0; part < x->parts; part++) {
         const size_t size = size_of(x, i, part, round);
-        sum += size;
         largest = size > largest ? size : largest;
     }
-    return has_slots(x, i) ? sum : largest;
+    return largest;
 }
 
 /* Returns the offset of a part within the numbers of metric i. */
@@ -60,6 +58,11 @@ static size_t offset_of(const exchange *x, int i, int round, size_t part) {
         offset += size_of(x, i, before, round);
     }
     return offset;
+}
+
+/* Returns how many numbers metric i has in the buffer of a round. */
+static size_t room_of(const exchange *x, int i, int round) {
+    return has_slots(x, i) ? offset_of(x, i, round, x->parts) : largest_of(x, i, round);
 }
 
 /* Writes the numbers of a part at their offset. Numbers that are equal on all parts count only on part 0. */
@@ -129,11 +132,7 @@ static double add_node(const exchange *x, int i, int round, size_t j, ls_tree_no
 static ls_status merge_sums(const exchange *x, int i, int round) {
     ls_tally *merged = &x->metrics->merged[i];
     const size_t first = round == KNOWN ? 0 : x->known[i];
-    size_t room = 0;
-    for (size_t part = 0; part < x->parts; part++) {
-        const size_t size = size_of(x, i, part, round);
-        room = size > room ? size : room;
-    }
+    const size_t room = largest_of(x, i, round);
     LS_TRY(ls_tally_resize(merged, first + room));
     for (size_t j = 0; j < room; j++) {
         merged->items[first + j] =
@@ -202,24 +201,14 @@ const ls_tally *ls_metrics_exchange(ls_metrics *metrics, const ls_trial_state *s
 
 /* ---- the slices of one rank -------------------------------------------------------------------------------------- */
 
-static ls_status add_slice(ls_tally *merged, const ls_tally *slice, bool further) {
-    const ls_metric_type *type = slice->metric->type;
-    if (type->merge != NULL) {
-        return slice->count > 0 ? type->merge(merged, slice->items, slice->count) : LS_OK;
-    }
-    LS_TRY(slice->count > merged->count ? ls_tally_resize(merged, slice->count) : LS_OK);
-    for (size_t j = further && type->alike ? (size_t)type->kept : 0; j < slice->count; j++) {
-        merged->items[j] += slice->items[j];
-    }
-    return LS_OK;
-}
-
 const ls_tally *ls_metrics_merge_slices(ls_metrics *metrics, const ls_metric_set *first, int i) {
     ls_tally *merged = &metrics->merged[i];
     merged->count = 0;
     ls_status status = ls_tally_begin(merged);
     for (const ls_metric_set *set = first; set != NULL && status == LS_OK; set = set->next) {
-        status = add_slice(merged, &set->tallies[i], set != first);
+        const ls_tally *slice = &set->tallies[i];
+        const ls_metric_type *type = slice->metric->type;
+        status = ls_tally_add(merged, slice->items, slice->count, set != first && type->alike ? (size_t)type->kept : 0);
     }
     return status == LS_OK ? merged : NULL;
 }

@@ -52,6 +52,18 @@ ls_status ls_tally_begin(ls_tally *tally) {
     return LS_OK;
 }
 
+ls_status ls_tally_add(ls_tally *tally, const double *numbers, size_t count, size_t first) {
+    const ls_metric_type *type = tally->metric->type;
+    if (type->merge != NULL) {
+        return count > 0 ? type->merge(tally, numbers, count) : LS_OK;
+    }
+    LS_TRY(tally->count < count ? ls_tally_resize(tally, count) : LS_OK);
+    for (size_t i = first; i < count; i++) {
+        tally->items[i] += numbers[i];
+    }
+    return LS_OK;
+}
+
 void ls_tally_free(ls_tally *tally) {
     ls_free(tally->items);
     *tally = (ls_tally){.count = 0};

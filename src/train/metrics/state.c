@@ -86,15 +86,7 @@ static ls_status copy(ls_tally *tally, const double *numbers, size_t count) {
 
 /* Adds the numbers of a rank that no longer exists to this rank's numbers. */
 static ls_status join(ls_tally *tally, const double *numbers, size_t count) {
-    const ls_metric_type *type = tally->metric->type;
-    if (type->merge != NULL) {
-        return count > 0 ? type->merge(tally, numbers, count) : LS_OK;
-    }
-    LS_TRY(tally->count < count ? ls_tally_resize(tally, count) : LS_OK);
-    for (size_t i = (size_t)type->kept; i < count; i++) {
-        tally->items[i] += numbers[i];
-    }
-    return LS_OK;
+    return ls_tally_add(tally, numbers, count, (size_t)tally->metric->type->kept);
 }
 
 /* For a new rank: starts with the same count as another rank's numbers, and copies the first `kept` numbers. */
