@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/status.h"
@@ -83,12 +82,10 @@ static ls_status list_one(const char *name, const char *best, const ls_checkpoin
 
 ls_status ls_checkpoint_list(const ls_checkpoint_words *words) {
     const char *folder = words->paths[0];
-    char link[PATH_MAX], best[PATH_MAX] = "";
+    char best[NAME_MAX + 1];
     ls_folder_names names;
     LS_TRY(ls_checkpoint_check_folder(folder));
-    LS_TRY(ls_path_join(link, folder, "best"));
-    const ssize_t length = readlink(link, best, sizeof best - 1);
-    best[length > 0 ? length : 0] = '\0';
+    LS_TRY(ls_folder_link(folder, "best", best));
     LS_TRY(ls_folder_list(folder, NULL, &names));
     ls_status status = LS_OK;
     for (int i = 0; status == LS_OK && i < names.count; i++) {

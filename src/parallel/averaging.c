@@ -272,7 +272,6 @@ static ls_status begin_usual(ls_data_parallel_state *state) {
     return state->usual != 0 ? ls_overlap_begin(state, ls_divisor_weight(state, state->divisor)) : LS_OK;
 }
 
-/* Reads the divisors that the replay has computed. */
 static void read_divisors(captured_pass *pass) {
     for (int i = 0; i < pass->loss.sums && i < LS_DIVISORS; i++) {
         pass->divisors[i] = pass->counted[i] != NULL ? ls_tensor_number(pass->counted[i]) : pass->divisors[i];
@@ -450,7 +449,6 @@ void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture
                          &(ls_capture_guard){.check = check_synchronizes, .hold = hold_captured, .object = state});
 }
 
-/* Records the begin of a pass. */
 static ls_status capture_pass(ls_data_parallel_state *state, ls_capture *capture, ls_batch_loss *loss, bool agreed) {
     const ls_status status = agreed ? capture_begin_agreed(state, capture, loss) : capture_begin(state, capture, loss);
     ls_capture_add_guard(

@@ -105,7 +105,6 @@ static ls_status choose_buffer(const ls_reducer *reducer, tensor_bucket *bucket)
     return LS_OK;
 }
 
-/* Writes the results of a bucket whose all-reduce has finished. */
 static ls_status end_bucket(const ls_reducer *reducer, tensor_bucket *bucket) {
     ls_wire_packet *packet = &bucket->packet;
     LS_TRY(packet->format->decode(packet));
@@ -136,7 +135,6 @@ static ls_status start(ls_reducer *reducer, tensor_bucket *bucket) {
     return reducer->asynchronous ? LS_OK : end_bucket(reducer, bucket);
 }
 
-/* Starts the all-reduce of the last bucket. */
 static ls_status start_last(ls_reducer *reducer) {
     return reducer->started < reducer->count ? note(reducer, start(reducer, &reducer->buckets[reducer->started++]))
                                              : LS_OK;

@@ -76,7 +76,6 @@ static int64_t count_samples(const ls_tensor *input) {
     return input == NULL ? 0 : input->ndim > 0 ? input->size[0] : 1;
 }
 
-/* Returns whether a forward pass of the model is a collective call. */
 static bool needs_all_ranks(const data_parallel_state *state) {
     return state->slices == NULL && (ls_data_parallel_has_units(state) ||
                                      (state->whole_batch && ls_module_of_whole_batch(state->model, false) != NULL));
@@ -479,7 +478,6 @@ static ls_status run_step(data_parallel_state *state, const ls_scope *scope, con
     return LS_OK;
 }
 
-/* Runs a step in its own scope. */
 static ls_status run_step_in_scope(data_parallel_state *state, const ls_batch *batch, ls_loss_function function,
                                    void *user) {
     ls_scope *scope = ls_scope_open();

@@ -53,10 +53,6 @@ ls_divisor_sums ls_divisor_sums_of(const ls_data_parallel_state *state, const ls
     return own;
 }
 
-double ls_divisor_sums_sums(const ls_divisor_sums *all) {
-    return all->ranks > 0 ? all->sums / all->ranks : 0;
-}
-
 ls_status ls_divisor_sums_check(const ls_divisor_sums *own, const ls_divisor_sums *all) {
     return all->ranks * all->squares == all->sums * all->sums
                ? LS_OK
@@ -66,7 +62,6 @@ ls_status ls_divisor_sums_check(const ls_divisor_sums *own, const ls_divisor_sum
                          own->sums, all->sums / all->ranks);
 }
 
-/* Returns this rank's share of the total divisor of a sum. */
 static double share_of_divisor(double own, double all) {
     return isinf(own) ? 1 : own == 0 ? 0 : own / all;
 }
@@ -150,7 +145,6 @@ static ls_status add_up(ls_data_parallel_state *state, const ls_divisor_sums *ow
     return LS_OK;
 }
 
-/* Ends an agreement. */
 static ls_status agreed(ls_data_parallel_state *state) {
     state->agreed = true;
     state->factor = 0;
@@ -170,7 +164,7 @@ ls_status ls_agree_on_factors(ls_data_parallel_state *state, ls_batch_loss *loss
                 weigh_unrelated(state, loss);
             }
         }
-        sums = ls_divisor_sums_sums(&all);
+        sums = all.ranks > 0 ? all.sums / all.ranks : 0;
         first += LS_DIVISORS;
     } while (first < sums);
     if (loss != NULL) {

@@ -38,9 +38,6 @@ typedef struct ls_divisor_sums {
 ls_divisor_sums ls_divisor_sums_of(const ls_data_parallel_state *state, const ls_batch_loss *loss, int first,
                                    bool failed);
 
-/* Returns the number of sums in the loss. `all` contains the totals over all ranks. */
-double ls_divisor_sums_sums(const ls_divisor_sums *all);
-
 /* Fails with LS_ERR_MISMATCH if the number of sums in the loss differs between ranks. */
 ls_status ls_divisor_sums_check(const ls_divisor_sums *own, const ls_divisor_sums *all);
 

@@ -101,7 +101,6 @@ static ls_status sum_over_slices(const ls_data_parallel_state *state, const ls_t
     return check_mean(all.irregular == 0);
 }
 
-/* Sets *mean to the loss of the global batch. */
 static ls_status mean_over_ranks(const ls_module *module, const ls_tensor *loss, double *mean) {
     const ls_data_parallel_state *state = ls_data_parallel_state_of(call, module);
     summands all = {0};

@@ -144,7 +144,6 @@ ls_status ls_gradients_agree(ls_data_parallel_state *state, ls_status status, bo
                                        : LS_OK;
 }
 
-/* Starts the all-reduce of a bucket and waits for its end. */
 static ls_status average_bucket(const ls_data_parallel_state *state, ls_bucket *bucket) {
     const ls_status status = ls_packet_start(&bucket->packet, state->comm, true);
     const bool decodes = status == LS_OK || bucket->packet.format->functions == NULL;

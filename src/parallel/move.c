@@ -51,7 +51,6 @@ static interval common(interval a, interval b, int64_t origin) {
     return end > start ? (interval){start - origin, end - start} : nothing;
 }
 
-/* Returns the range of move->from that is sent to `rank`. */
 static interval sent_to(const ls_move *move, int rank) {
     const int own = ls_comm_rank(move->comm);
     const interval whole = {0, move->gathered.length[own]};
@@ -72,7 +71,6 @@ static interval sent_to(const ls_move *move, int rank) {
     }
 }
 
-/* Returns the range of move->to that comes from `rank`. */
 static interval got_from(const ls_move *move, int rank) {
     const int own = ls_comm_rank(move->comm);
     const interval whole = {0, move->scattered.length[own]};

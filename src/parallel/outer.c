@@ -49,7 +49,6 @@ struct ls_outer {
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-/* Views the parameters, gradients or anchors of a flat buffer. */
 static ls_tensor view(const ls_outer *outer, int flat, ls_storage *storage) {
     return ls_flat_view(storage, outer->flats[flat].dtype, outer->flats[flat].count);
 }
@@ -228,7 +227,6 @@ static ls_status broadcast_integers(const char *call, const ls_outer *outer) {
     return LS_OK;
 }
 
-/* Averages the buffers that any rank has changed. */
 static ls_status average_buffers(ls_outer *outer) {
     ls_averaged_buffers *buffers = &outer->buffers;
     const size_t count = (size_t)buffers->count;

@@ -19,7 +19,6 @@ static int count_leaves(const ls_data_parallel_state *state, const ls_bucket *bu
     return count;
 }
 
-/* Prepares the buckets of a pass. */
 static void prepare_buckets(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
     const ls_gradient_reducer *reducer = &state->reducer;
@@ -62,7 +61,6 @@ static void launch_next(ls_data_parallel_state *state, bool all) {
     }
 }
 
-/* Completes the exchange of scaling factors. */
 static void wait_for_weights(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
     const bool exchanged = overlap->weights != NULL;
@@ -166,7 +164,6 @@ static void mark_in_flight(const ls_data_parallel_state *state, bool in_flight) 
     }
 }
 
-/* Begins a pass with scaling factor `weight`. */
 static ls_status begin_pass(ls_data_parallel_state *state, double weight) {
     ls_overlap *overlap = &state->overlap;
     prepare_buckets(state);

@@ -167,7 +167,18 @@ static ls_tensor *weighted_loss(step *t, ls_tensor *output, int number) {
     return loss;
 }
 
-static ls_status go_forward_in_scope(step *t, int number) {
+/* Runs one pass of a micro-batch in its own scope. The nodes of the pass belong to the segment of the micro-batch. */
+static ls_status run_in_scope(step *t, int number, ls_status (*pass)(step *t, int number)) {
+    ls_thread_state *thread = ls_thread();
+    ls_scope *scope = ls_scope_open();
+    thread->segment = (uint32_t)number + 1;
+    const ls_status status = pass(t, number);
+    const ls_status ended = ls_scope_close(scope);
+    thread->segment = 0;
+    return status != LS_OK ? status : ended;
+}
+
+static ls_status forward_pass(step *t, int number) {
     microbatch *j = &t->microbatches[number];
     ls_tensor *input = stage_input(t, number);
     const uint64_t began = ls_trace_now();
@@ -186,17 +197,7 @@ static ls_status go_forward_in_scope(step *t, int number) {
     return is_last(t) ? LS_OK : send_on(t, number, FORWARDS, output);
 }
 
-static ls_status go_forward(step *t, int number) {
-    ls_thread_state *thread = ls_thread();
-    ls_scope *scope = ls_scope_open();
-    thread->segment = (uint32_t)number + 1;
-    const ls_status status = go_forward_in_scope(t, number);
-    const ls_status ended = ls_scope_close(scope);
-    thread->segment = 0;
-    return status != LS_OK ? status : ended;
-}
-
-static ls_status go_backward_in_scope(step *t, int number) {
+static ls_status backward_pass(step *t, int number) {
     microbatch *j = &t->microbatches[number];
     ls_backward_options options = {0};
     if (!is_last(t)) {
@@ -218,19 +219,24 @@ static ls_status go_backward_in_scope(step *t, int number) {
     return gradient != NULL ? send_on(t, number, BACKWARDS, gradient) : ls_error_status();
 }
 
+/* Frees the tensors that the step holds, and so the tape of the micro-batch. */
+static void let_go(microbatch *j) {
+    if (j->output != NULL) {
+        ls_release(j->output);
+        ls_tensor_drop(j->output);
+        ls_tensor_drop(j->input);
+        j->output = j->input = NULL;
+    }
+}
+
+static ls_status go_forward(step *t, int number) {
+    return run_in_scope(t, number, forward_pass);
+}
+
 static ls_status go_backward(step *t, int number) {
-    ls_thread_state *thread = ls_thread();
-    microbatch *j = &t->microbatches[number];
-    ls_scope *scope = ls_scope_open();
-    thread->segment = (uint32_t)number + 1;
-    const ls_status status = go_backward_in_scope(t, number);
-    const ls_status ended = ls_scope_close(scope);
-    thread->segment = 0;
-    ls_release(j->output);
-    ls_tensor_drop(j->output);
-    ls_tensor_drop(j->input);
-    j->output = j->input = NULL;
-    return status != LS_OK ? status : ended;
+    const ls_status status = run_in_scope(t, number, backward_pass);
+    let_go(&t->microbatches[number]);
+    return status;
 }
 
 /* Returns how many micro-batches start before the first one returns. */
@@ -305,11 +311,7 @@ static ls_status unpack(step *t) {
             const ls_status settled = ls_stage_send_wait(&j->sent[way]);
             status = status == LS_OK && settled != LS_ERR_MISMATCH ? settled : status;
         }
-        if (j->output != NULL) {
-            ls_release(j->output);
-            ls_tensor_drop(j->output);
-            ls_tensor_drop(j->input);
-        }
+        let_go(j);
     }
     for (int way = 0; way < WAYS; way++) {
         (void)ls_stage_send_wait(&t->notices[way]);
@@ -456,10 +458,8 @@ static void note_samples(const step *t) {
 static ls_status run(step *t, double *loss) {
     LS_TRY(agree_on_rows(t));
     note_samples(t);
-    t->microbatches = ls_allocate_zeroed((size_t)t->count, sizeof *t->microbatches);
-    ls_status status = t->microbatches != NULL
-                           ? run_schedule(t)
-                           : ls_fail_memory("ls_pipeline_backward", (size_t)t->count * sizeof *t->microbatches);
+    t->microbatches = ls_allocate_for("ls_pipeline_backward", (size_t)t->count, sizeof *t->microbatches);
+    ls_status status = t->microbatches != NULL ? run_schedule(t) : ls_error_status();
     ls_saved_error cause;
     ls_error_save(&cause);
     if (status != LS_OK) {

@@ -140,7 +140,6 @@ static void drop_gradient(message *m) {
     m->gradient = NULL;
 }
 
-/* Starts to receive the gradient of a sent tensor. */
 static ls_status begin_gradient_in(const ls_node *node, message *m, const ls_tensor *like) {
     LS_TRY(settle(m));
     ls_tensor_drop(m->gradient);
@@ -150,7 +149,6 @@ static ls_status begin_gradient_in(const ls_node *node, message *m, const ls_ten
                                               (ls_dtype)m->gradient->dtype, m->peer, gradient_tag(m), &m->work);
 }
 
-/* Starts to send the gradient of a received tensor. */
 static ls_status begin_gradient_out(const ls_node *node, message *m, const ls_tensor *gradient) {
     LS_TRY(settle(m));
     ls_tensor_drop(m->gradient);

@@ -142,7 +142,6 @@ static double dot(const float *x, const float *y, int64_t count) {
     return sum;
 }
 
-/* Computes y += a x. */
 static void add_scaled(float *y, const float *x, float a, int64_t count) {
     (void)ls_device_kernels(&ls_cpu)->axpy(ls_device_stream(&ls_cpu), LS_F32, count, a, x, y);
 }
@@ -228,7 +227,6 @@ static ls_status multiply(const ls_gemm *gemm) {
     return ls_device_kernels(&ls_cpu)->gemm(ls_device_stream(&ls_cpu), gemm);
 }
 
-/* Computes P = M Q. */
 static ls_status multiply_by_q(const powersgd_matrix *own, int rank) {
     return multiply(&(ls_gemm){.dtype = LS_F32,
                                .m = rank,
@@ -243,7 +241,6 @@ static ls_status multiply_by_q(const powersgd_matrix *own, int rank) {
                                .ldc = own->rows});
 }
 
-/* Computes Q = M^T P. */
 static ls_status multiply_by_p(const powersgd_matrix *own, int rank) {
     return multiply(&(ls_gemm){.dtype = LS_F32,
                                .m = rank,

@@ -61,7 +61,6 @@ static ls_status compare_overlap(const ls_data_parallel_state *state, bool overl
                            overlaps ? "on" : "off");
 }
 
-/* Fails on every rank if the options differ between ranks. */
 static ls_status compare_options(const ls_data_parallel_state *state, const ls_data_parallel_options *options) {
     char text[320];
     snprintf(text, sizeof text,
@@ -194,7 +193,6 @@ static ls_status check_dtype(const ls_wire_format *format, int powersgd_rank, ls
                          format->name);
 }
 
-/* Prepares the averaging of buckets during the backward pass. */
 static ls_status open_overlap(ls_data_parallel_state *state, size_t bucket_bytes) {
     const size_t part = gradient_bytes(state->model) / 8;
     const size_t usual = part < LEAST_BYTES ? LEAST_BYTES : part > MOST_BYTES ? MOST_BYTES : part;

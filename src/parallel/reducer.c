@@ -228,7 +228,6 @@ static ls_bucket *begin_bucket(ls_gradient_reducer *reducer, int index, int64_t 
     return bucket;
 }
 
-/* Adds the next `count` spans to a bucket. */
 static void add_spans(const ls_gradient_reducer *reducer, ls_bucket *bucket, int count) {
     ls_wire_packet *packet = &bucket->packet;
     for (int k = 0; k < count; k++) {

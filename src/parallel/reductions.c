@@ -113,7 +113,6 @@ static ls_status multiply_others(ls_comm *comm, ls_dtype dtype, int64_t count, c
     return status;
 }
 
-/* Returns the element-wise product of x over all other ranks. Collective. */
 static ls_tensor *product_of_others(const ls_node *node, ls_comm *comm, const ls_tensor *x) {
     const int64_t size = ls_comm_size(comm);
     ls_tensor *others = new_like(node, x, (ls_dtype)x->dtype);
@@ -275,11 +274,14 @@ static ls_tensor *total_of(ls_node *node, const ls_tensor *gradient) {
     return status == LS_OK ? total : NULL;
 }
 
+static ls_status accumulate_share(ls_node *node, ls_tensor *total, ls_tensor *y) {
+    ls_tensor *share = total != NULL && y != NULL ? share_of(node, total, y) : NULL;
+    return share != NULL ? ls_accumulate(node, 0, share) : ls_error_status();
+}
+
 ls_status ls_allreduce_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(check_share(node, true));
-    ls_tensor *total = total_of(node, gradient);
-    ls_tensor *share = total != NULL ? share_of(node, total, node->output) : NULL;
-    return share != NULL ? ls_accumulate(node, 0, share) : ls_error_status();
+    return accumulate_share(node, total_of(node, gradient), node->output);
 }
 
 /* On all ranks except the root, writes zeros, so that results computed from them are defined. */
@@ -309,7 +311,6 @@ static ls_status reduce_forward(ls_op_call *call) {
     return ls_host_view_end(&result, status);
 }
 
-/* Returns the root's tensor on every rank. */
 static ls_tensor *from_root(const ls_node *node, const ls_tensor *tensor) {
     ls_comm *comm = ls_node_agreement(node)->comm;
     ls_tensor *all = new_like(node, tensor, (ls_dtype)tensor->dtype);
@@ -330,8 +331,7 @@ static ls_status reduce_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(check_share(node, ls_comm_rank(ls_node_agreement(node)->comm) == ls_node_agreement(node)->root));
     ls_tensor *total = averaged(node, from_root(node, gradient));
     ls_tensor *y = total != NULL && is_extreme(node) ? from_root(node, node->output) : node->output;
-    ls_tensor *share = total != NULL && y != NULL ? share_of(node, total, y) : NULL;
-    return share != NULL ? ls_accumulate(node, 0, share) : ls_error_status();
+    return accumulate_share(node, total, y);
 }
 
 /* ---- reduce_scatter ---------------------------------------------------------------------------------------------- */
@@ -376,8 +376,7 @@ static ls_status reduce_scatter_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(check_share(node, true));
     ls_tensor *total = averaged(node, together(node, gradient));
     ls_tensor *y = total != NULL && is_extreme(node) ? together(node, node->output) : node->output;
-    ls_tensor *share = total != NULL && y != NULL ? share_of(node, total, y) : NULL;
-    return share != NULL ? ls_accumulate(node, 0, share) : ls_error_status();
+    return accumulate_share(node, total, y);
 }
 
 /* ---- the calls --------------------------------------------------------------------------------------------------- */

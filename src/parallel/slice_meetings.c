@@ -242,7 +242,6 @@ static slice_notice describe(const ls_slices *slices) {
     return own;
 }
 
-/* Adds up the numbers of all waiting slices. */
 static ls_status add_numbers(const ls_data_parallel_state *state, size_t count) {
     const ls_slices *slices = state->slices;
     double *own = ls_allocate_for(call, ((size_t)slices->count + 1) * count, sizeof *own);
@@ -294,7 +293,6 @@ static void run_slice(void *user) {
     run->runs = false;
 }
 
-/* Lets a slice run until it waits or ends. */
 static void resume(ls_slice_run *run) {
     ls_slices *slices = run->state->slices;
     exchange(run);
@@ -319,7 +317,6 @@ static ls_status begin(ls_data_parallel_state *state, ls_slice_function *functio
     return run->runs ? LS_OK : ls_fail_memory(call, sizeof *run);
 }
 
-/* Resumes all slices with their sums. */
 static void resume_all(const ls_slices *slices) {
     for (int i = 0; i < slices->count; i++) {
         if (slices->runs[i].runs) {
@@ -328,7 +325,6 @@ static void resume_all(const ls_slices *slices) {
     }
 }
 
-/* Ends all slices with the error in `cause`. */
 static void end_all(const ls_slices *slices, const ls_saved_error *cause) {
     for (int i = 0; i < slices->count && slices->runs != NULL; i++) {
         ls_slice_run *run = &slices->runs[i];

@@ -120,7 +120,6 @@ static ls_status check_calls(const ls_data_parallel_state *state, uint64_t befor
                      call);
 }
 
-/* Checks the side effects of the function. */
 static ls_status check_function(const slice_step *s, uint64_t calls) {
     const ls_slices *slices = s->state->slices;
     LS_TRY(check_calls(s->state, calls));
@@ -182,7 +181,6 @@ static ls_status measure_in(slice_step *s, int slice) {
     return LS_OK;
 }
 
-/* Runs the forward and backward passes of a slice. */
 static ls_status train_in(slice_step *s, int slice) {
     ls_data_parallel_state *state = s->state;
     ls_tensor *loss = NULL;
@@ -222,7 +220,6 @@ static bool is_over(const slice_step *s) {
     return has_failed(s) || s->state->slices->must_meet;
 }
 
-/* Returns whether the slice is this rank's first slice with samples. */
 static bool is_first(const slice_step *s, int slice) {
     int first = s->state->slices->first;
     while (first < slice && samples_of(s, first) == 0) {
@@ -231,7 +228,6 @@ static bool is_first(const slice_step *s, int slice) {
     return first == slice;
 }
 
-/* Returns the tail of a slice whose passes have ended. */
 static ls_tail tail_of(const slice_step *s, int slice) {
     const ls_data_parallel_state *state = s->state;
     if (samples_of(s, slice) == 0) {
@@ -264,7 +260,6 @@ static int64_t samples_of_user(const void *user, int slice) {
 
 /* ---- agreement before the passes --------------------------------------------------------------------------------- */
 
-/* Adds up the records of all slices. */
 static ls_status add_records(slice_step *s, double *failed) {
     ls_data_parallel_state *state = s->state;
     ls_slices *slices = state->slices;

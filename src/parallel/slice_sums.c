@@ -92,14 +92,12 @@ static void list_vectors(addition *s) {
     }
 }
 
-/* Copies the vectors to `to`. */
 static void store(const addition *s, char *to) {
     for (int i = 0; i < s->vector_count; i++) {
         memcpy(to + s->vectors[i].offset, s->vectors[i].memory, bytes_of(&s->vectors[i]));
     }
 }
 
-/* Adds the copy of a vector in `left` to the vector. */
 static void add_vector(const sum_vector *v, const char *left) {
     ls_reduce_find(v->dtype, LS_SUM)->combine(v->memory, left + v->offset, v->memory, v->count);
 }
@@ -150,7 +148,6 @@ static void add_earlier(const ls_data_parallel_state *state, const ls_bucket *bu
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Allocates memory for the unfinished sums. */
 static ls_status make_room(addition *s) {
     const ls_data_parallel_state *state = s->state;
     size_t bytes = (size_t)ls_tail_count(state) * ls_dtype_size(ls_tail_dtype(state));

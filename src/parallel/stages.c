@@ -91,7 +91,6 @@ static bool copy_buffers(const ls_module *model, ls_tensor **copies) {
     return true;
 }
 
-/* Restores the buffers. Returns false if a buffer could not be restored. */
 static bool restore_buffers(const ls_module *model, ls_tensor *const *copies) {
     const bool before = ls_no_grad(true);
     bool good = true;
@@ -355,7 +354,6 @@ ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_option
 
 /* ---- weights for the average of gradients ------------------------------------------------------------------------ */
 
-/* Returns this rank's share of the samples of a step. */
 static double share_of_step(const ls_gathered_steps *own, const ls_gathered_steps *all, int64_t step) {
     return all->samples[step] > 0 ? (double)own->samples[step] / (double)all->samples[step] : 0;
 }

@@ -32,7 +32,6 @@ static const ls_collective sharing = {.op = {.name = "ls_nn_column_parallel",
                                       .kind = LS_MEET_SHARING,
                                       .bringers = LS_BRING_EQUAL};
 
-/* Backward rule of a sum over shards. */
 static ls_status hand_on(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, gradient);
 }

@@ -101,7 +101,6 @@ static ls_status meet(const ls_sharded_unit *unit) {
                            unit->module->type->name);
 }
 
-/* Waits for prefetched parameters, and makes them usable. */
 static ls_status use_prefetched(ls_sharded_unit *unit) {
     const ls_status met = meet(unit);
     if (met != LS_OK) { /* a failed ls_shards_share also sets this flag */
@@ -272,7 +271,6 @@ static ls_status refuse_hooks(const ls_sharded_unit *unit) {
     return LS_OK;
 }
 
-/* Zeroes missing gradients. */
 static ls_status clear_missing(const ls_sharded_unit *unit) {
     for (int i = 0; i < unit->parameter_count; i++) {
         const ls_leaf *leaf = unit->parameters[i]->leaf;

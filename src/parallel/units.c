@@ -195,7 +195,6 @@ static void add_range(const ls_shards *shards, const ls_tensor *parameter, ls_ra
     }
 }
 
-/* Creates the lists of a unit. */
 static ls_status fill_unit(ls_sharded_unit *unit) {
     ls_shards *shards = unit->shards;
     const size_t most = (size_t)ls_module_parameter_count(unit->module);

@@ -7,7 +7,6 @@
 #include "base/memory.h"
 #include "parallel/buffers.h"
 
-/* Returns the first byte of a piece. */
 static char *memory_of(const ls_wire_packet *packet, const ls_wire_piece *piece) {
     return (char *)piece->storage->memory + (size_t)piece->offset * ls_dtype_size(packet->dtype);
 }

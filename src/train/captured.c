@@ -124,7 +124,6 @@ static void show_results(ls_trial *trial) {
 
 /* ---- capture and replay ------------------------------------------------------------------------------------------ */
 
-/* The function of the step. */
 static ls_tensor *compute_step(void *user) {
     ls_trial *trial = user;
     ls_trial_capture *capture = &trial->capture;

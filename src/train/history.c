@@ -87,7 +87,6 @@ ls_status ls_history_reserve(ls_history *history, size_t epochs, size_t values) 
     return numbers != NULL || values == 0 ? LS_OK : fail_memory(values, sizeof *numbers);
 }
 
-/* Returns the names of an epoch, one after another. */
 static const char *names_of(const ls_history *history, const ls_history_epoch *epoch) {
     return epoch->count > 0 ? history->names + epoch->names : "";
 }

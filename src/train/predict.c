@@ -118,7 +118,6 @@ static ls_status add_to_hashes(ls_prediction *self, const ls_trial_state *state)
     return LS_OK;
 }
 
-/* Appends the outputs of the batch. */
 static ls_status add_rows(ls_trial *trial) {
     ls_prediction *self = trial->prediction;
     const ls_trial_state *state = &trial->state;

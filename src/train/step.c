@@ -225,7 +225,6 @@ static ls_status compute_and_count_slice(ls_trial *trial) {
     return ls_metrics_add(trial);
 }
 
-/* The function of ls_data_parallel_step. */
 static ls_tensor *loss_of_slice(const ls_batch *slice, void *user) {
     ls_trial *trial = user;
     const ls_slices *slices = ls_data_parallel_slices(trial->state.model);

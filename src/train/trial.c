@@ -16,7 +16,6 @@
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
-/* Moves the model to the device of the batches. */
 static ls_status choose_device(ls_trial *trial) {
     const ls_trial_options *options = &trial->options;
     const ls_device *home = NULL;

@@ -16,7 +16,6 @@ typedef struct pictures {
     int64_t first;
 } pictures;
 
-/* Marks one square of a picture. */
 static void mark_hole(const pictures *p, int64_t length, ls_draws *draws, bool *mask) {
     const ls_rectangle hole = ls_draw_square(draws, p->height, p->width, length);
     for (int64_t row = hole.top; row < hole.bottom; row++) {
@@ -38,7 +37,6 @@ static void draw(const ls_cutout_options *o, const ls_trial_state *state, const 
     }
 }
 
-/* Returns a zero tensor in host memory. */
 static ls_tensor *make(const pictures *p, int64_t planes, ls_dtype dtype) {
     const int64_t size[] = {p->count, planes, p->height, p->width};
     ls_tensor *tensor = ls_tensor_new(maker, &ls_cpu, 4, size, dtype);

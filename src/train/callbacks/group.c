@@ -213,7 +213,6 @@ static void release(void *user) {
     ls_free(self);
 }
 
-/* Takes ownership of the callbacks. */
 static group *take(const char *name, ls_callback *const *callbacks, int count) {
     ls_callback **taken = ls_callbacks_take(name, callbacks, count);
     group *self = taken != NULL ? ls_allocate_for(name, 1, sizeof *self) : NULL;

@@ -61,9 +61,7 @@ static ls_status scale(ls_tensor *weight, double factor) {
     ls_scope *scope = ls_scope_open();
     LS_TRY(ls_made(scope));
     ls_tensor *scaled = ls_mul(weight, factor);
-    const ls_status status = scaled != NULL ? ls_copy_into(weight, scaled) : ls_error_status();
-    const ls_status ended = ls_scope_end(scope);
-    return status != LS_OK ? status : ended;
+    return ls_scope_end_after(scope, scaled != NULL ? ls_copy_into(weight, scaled) : ls_error_status());
 }
 
 static ls_status set_layer(ls_module *layer, const char *name, void *user) {

@@ -70,7 +70,6 @@ static int64_t total_of(const timer *self) {
     return self->nanoseconds[LS_TIME_TOTAL] + (int64_t)(self->began != 0 ? clock_of(self) - self->began : 0);
 }
 
-/* Adds the current run up to now to the times. */
 static void take_times(timer *self) {
     self->nanoseconds[LS_TIME_COMMUNICATION] = communication_of(self);
     self->nanoseconds[LS_TIME_TOTAL] = total_of(self);

@@ -179,6 +179,9 @@ ls_status ls_folder_delete(const char *path);
 /* Returns whether the folder contains a manifest, as every checkpoint does. */
 bool ls_checkpoint_is_one(const char *folder);
 
+/* Reads the name to which the link `name` in the folder leads, or "" if there is no link. */
+ls_status ls_folder_link(const char *folder, const char *name, char led[NAME_MAX + 1]);
+
 /* Removes the checkpoint `name` from the folder. Renames it first, so that a checkpoint is always complete or
  * missing. */
 ls_status ls_checkpoint_remove(const char *folder, const char *name);

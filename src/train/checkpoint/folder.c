@@ -89,6 +89,14 @@ ls_status ls_checkpoint_remove(const char *folder, const char *name) {
     return ls_folder_delete(renamed);
 }
 
+ls_status ls_folder_link(const char *folder, const char *name, char led[NAME_MAX + 1]) {
+    char link[PATH_MAX];
+    LS_TRY(ls_path_join(link, folder, name));
+    const ssize_t length = readlink(link, led, NAME_MAX);
+    led[length > 0 ? length : 0] = '\0';
+    return LS_OK;
+}
+
 bool ls_checkpoint_is_one(const char *folder) {
     char path[PATH_MAX];
     return ls_path_join(path, folder, LS_MANIFEST_NAME) == LS_OK && access(path, F_OK) == 0;
@@ -126,7 +134,6 @@ bool ls_is_checkpoint_name(const char *text) {
     return strcmp(name, text) == 0;
 }
 
-/* Returns whether `text` is a checkpoint's name followed by `suffix`. */
 static bool is_name_with(const char *text, const char *suffix) {
     char name[LS_CHECKPOINT_NAME_LIMIT];
     const size_t length = strlen(text), end = strlen(suffix);

@@ -50,7 +50,6 @@ static int find(const joining *join, const char *name, int *count) {
     return low;
 }
 
-/* Returns the range of indices that a part covers along an axis. */
 static void range_of(const ls_part *part, int axis, int64_t *first, int64_t *count) {
     *first = axis == part->axis ? part->first : 0;
     *count = axis == part->axis ? part->count : part->shape.size[axis];
@@ -67,7 +66,6 @@ static int64_t common(const ls_part *a, const ls_part *b, int axis, int64_t *fir
     return (ends[0] < ends[1] ? ends[0] : ends[1]) - *first;
 }
 
-/* Returns whether the wanted part needs elements of `part`. */
 static bool needs(const ls_part *want, const ls_part *part) {
     int64_t first;
     return want->axis < 0 ? part->count > 0
@@ -169,7 +167,6 @@ static int find_target(const joining *join, const char *name) {
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* Copies the elements that both parts contain. */
 static ls_status copy_common(ls_tensor *to, const ls_part *want, ls_tensor *from, const ls_part *part) {
     ls_scope *scope = ls_scope_open();
     const bool before = ls_no_grad(true);

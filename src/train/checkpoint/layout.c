@@ -36,7 +36,6 @@ void ls_part_layout_free(ls_part_layout *layout) {
     *layout = (ls_part_layout){0};
 }
 
-/* Adds a part, and copies its name. */
 static ls_status add_part(ls_part_layout *layout, const char *name, ls_part part) {
     ls_part *parts = ls_grow(layout->parts, (size_t)layout->count, sizeof *parts);
     layout->parts = parts != NULL ? parts : layout->parts;

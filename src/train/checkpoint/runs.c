@@ -217,12 +217,11 @@ static ls_status lock_folder(ls_checkpointer *self) {
 /* If the best checkpoint exists, completes the link to it that a killed run created but did not rename. */
 static ls_status finish_link(const char *folder, const char *name) {
     char link[PATH_MAX], best[PATH_MAX], target[PATH_MAX], led[NAME_MAX + 1];
+    LS_TRY(ls_folder_link(folder, name, led));
     LS_TRY(ls_path_join(link, folder, name));
     LS_TRY(ls_path_join(best, folder, "best"));
-    const ssize_t length = readlink(link, led, sizeof led - 1);
-    led[length > 0 ? length : 0] = '\0';
     LS_TRY(ls_path_join(target, folder, led));
-    return length > 0 && ls_checkpoint_is_one(target) && rename(link, best) != 0
+    return led[0] != '\0' && ls_checkpoint_is_one(target) && rename(link, best) != 0
                ? ls_fail(LS_ERR_IO, "checkpoint: cannot make the link %s: %s", best, strerror(errno))
                : LS_OK;
 }
@@ -249,7 +248,6 @@ static ls_status remove_leftover(const char *folder, const char *name) {
                : ls_fail(LS_ERR_IO, "checkpoint: cannot remove %s: %s", path, strerror(errno));
 }
 
-/* Removes unfinished files that killed runs left. */
 static ls_status clean_up(const char *folder) {
     ls_folder_names names;
     LS_TRY(ls_folder_list(folder, ".", &names));
@@ -294,8 +292,7 @@ static bool is_checkpoint(const char *path) {
 static ls_status unlink_best(const char *folder, const char *name) {
     char best[PATH_MAX], target[NAME_MAX + 1];
     LS_TRY(ls_path_join(best, folder, "best"));
-    const ssize_t length = readlink(best, target, sizeof target - 1);
-    target[length > 0 ? length : 0] = '\0';
+    LS_TRY(ls_folder_link(folder, "best", target));
     return strcmp(target, name) != 0 || unlink(best) == 0
                ? LS_OK
                : ls_fail(LS_ERR_IO, "checkpoint: cannot remove the link %s: %s", best, strerror(errno));

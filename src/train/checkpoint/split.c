@@ -73,7 +73,6 @@ static ls_status check_callbacks(const ls_resumption *from, const ls_part_layout
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* Lists the parts in all files. */
 static ls_status list_saved(ls_resumption *from) {
     if (from->manifest.divided) {
         return LS_OK;

@@ -138,11 +138,9 @@ static ls_status find_files(const ls_checkpoint *snapshot) {
 
 /* Keeps the `keep` newest checkpoints up to this one, and the best one. Removes all older checkpoints. */
 static ls_status remove_older(const ls_checkpoint *snapshot) {
-    char best[PATH_MAX] = "", link[PATH_MAX];
+    char best[NAME_MAX + 1];
     ls_folder_names names;
-    LS_TRY(ls_path_join(link, snapshot->parent, "best"));
-    const ssize_t length = readlink(link, best, sizeof best - 1);
-    best[length > 0 ? length : 0] = '\0';
+    LS_TRY(ls_folder_link(snapshot->parent, "best", best));
     LS_TRY(ls_folder_list(snapshot->parent, NULL, &names));
     int end = names.count;
     while (end > 0 && strcmp(names.items[end - 1], strrchr(snapshot->folder, '/') + 1) > 0) {

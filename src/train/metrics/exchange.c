@@ -117,7 +117,6 @@ static ls_status run_round(exchange *x, int round) {
                : LS_OK;
 }
 
-/* Adds up number j over a node of the tree over the parts. */
 static double add_node(const exchange *x, int i, int round, size_t j, ls_tree_node node) {
     if (node.count > 1) {
         const int left = ls_tree_left(node.count);
@@ -128,7 +127,6 @@ static double add_node(const exchange *x, int i, int round, size_t j, ls_tree_no
     return j < size_of(x, i, part, round) ? x->parts_of[i][round][offset_of(x, i, round, part) + j] : 0;
 }
 
-/* Adds the sums of a round to the merged tally. */
 static ls_status merge_sums(const exchange *x, int i, int round) {
     ls_tally *merged = &x->metrics->merged[i];
     const size_t first = round == KNOWN ? 0 : x->known[i];

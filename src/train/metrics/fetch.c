@@ -33,7 +33,6 @@ static ls_status find_elements(const ls_metrics *metrics, int index, const ls_tr
     return ls_made(all->elements[index]);
 }
 
-/* Returns the sum of the elements, their number if not all count, and their scatter if the metric needs it. */
 static ls_tensor *sum_up(const ls_metric *metric, ls_tensor *elements, ls_tensor *kept) {
     ls_tensor *parts[3];
     int count = 0;

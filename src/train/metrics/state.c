@@ -74,7 +74,6 @@ static ls_status check(const ls_metrics *metrics, const ls_named *tensors, int c
 
 typedef ls_status use_numbers(ls_tally *tally, const double *numbers, size_t count);
 
-/* Restores the numbers of this rank. */
 static ls_status copy(ls_tally *tally, const double *numbers, size_t count) {
     tally->count = 0;
     LS_TRY(ls_tally_resize(tally, count));
