@@ -60,12 +60,13 @@ static inline ls_status ls_error_put_back(const ls_saved_error *saved) {
 }
 
 /*
- * For several calls, of which the first error counts: saves the thread's last error if `status` is a failure, unless
- * `first` already has an error. Initially, first->status is LS_OK.
+ * For several calls, of which the first error counts: if `status` is a failure, saves it with the thread's last error
+ * message, unless `first` already has an error. Initially, first->status is LS_OK.
  */
 static inline void ls_error_save_first(ls_saved_error *first, ls_status status) {
     if (status != LS_OK && first->status == LS_OK) {
         ls_error_save(first);
+        first->status = status;
     }
 }
 

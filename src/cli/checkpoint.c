@@ -178,7 +178,6 @@ static ls_status convert(const ls_safetensors *file, const char *to) {
 
 /* Joins the parts of a sharded model. */
 static ls_status export_parts(const ls_checkpoint_words *words, const char *folder, const ls_manifest *manifest) {
-    ls_part_layout whole = {0};
     if (manifest->layout.count == 0) {
         return ls_fail(
             LS_ERR_UNSUPPORTED,
@@ -186,13 +185,10 @@ static ls_status export_parts(const ls_checkpoint_words *words, const char *fold
             "each rank has a file with its weights, model-0000.safetensors and so on",
             folder, manifest->world_size);
     }
-    ls_status status = ls_part_layout_add_rest(&whole, &manifest->layout, LS_MODEL_NAME);
-    ls_safetensors *file =
-        status == LS_OK ? ls_part_layout_join(&manifest->layout, folder, LS_MODEL_NAME, &whole, NULL) : NULL;
-    status =
+    ls_safetensors *file = ls_part_layout_join_model(&manifest->layout, folder, NULL);
+    const ls_status status =
         words->hdf5 || file == NULL ? convert(file, words->paths[1]) : ls_safetensors_save_file(words->paths[1], file);
     ls_safetensors_free(file);
-    ls_part_layout_free(&whole);
     return status;
 }
 

@@ -128,15 +128,13 @@ static ls_status forward_without_input(data_parallel_state *state, ls_tensor *co
     if (status == LS_OK || !needs_all_ranks(state)) {
         return status;
     }
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    cause.status = status;
+    ls_saved_error cause = {.status = LS_OK};
+    ls_error_save_first(&cause, status);
     state->part.samples = LS_SHARE_FAILED;
     state->input_count = state->output_count = 0;
     state->located = false;
     (void)locate(&state->part);
-    (void)ls_error_put_back(&cause);
-    return status;
+    return ls_error_put_back_first(&cause);
 }
 
 /*
@@ -148,12 +146,10 @@ static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     if (state->told || state->slices != NULL || thread->no_grad || thread->scope->outer == NULL) {
         return status;
     }
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    cause.status = status;
+    ls_saved_error cause = {.status = LS_OK};
+    ls_error_save_first(&cause, status);
     (void)ls_watch_pass(&ls_data_parallel_watch, state, (uint64_t)state->number);
-    (void)ls_error_put_back(&cause);
-    return status;
+    return ls_error_put_back_first(&cause);
 }
 
 static ls_status forward(data_parallel_state *state, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,

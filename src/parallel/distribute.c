@@ -37,9 +37,8 @@ ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) {
                        "and pass the model that was given to ls_data_parallel",
                        call);
     }
-    ls_saved_error cause;
-    const ls_status status = add_gradients(model, reducer);
-    ls_error_save(&cause);
-    const ls_status finished = ls_reducer_finish(reducer); /* after a failure too, so that no tensor is left in it */
-    return status == LS_OK ? finished : ls_error_put_back(&cause);
+    ls_saved_error first = {.status = LS_OK};
+    ls_error_save_first(&first, add_gradients(model, reducer));
+    ls_error_save_first(&first, ls_reducer_finish(reducer)); /* after a failure too: no tensor is left in it */
+    return ls_error_put_back_first(&first);
 }

@@ -73,17 +73,10 @@ static message *message_of(const ls_tensor *token) {
 
 /* Waits for both parts of a transfer. Returns the first error. */
 static ls_status settle(message *m) {
-    const ls_status status = ls_work_finish(&m->notice_work);
-    ls_saved_error cause;
-    if (status != LS_OK) {
-        ls_error_save(&cause);
-    }
-    const ls_status second = ls_work_finish(&m->work);
-    if (status != LS_OK) {
-        (void)ls_error_put_back(&cause);
-        return status;
-    }
-    return second;
+    ls_saved_error first = {.status = LS_OK};
+    ls_error_save_first(&first, ls_work_finish(&m->notice_work));
+    ls_error_save_first(&first, ls_work_finish(&m->work));
+    return ls_error_put_back_first(&first);
 }
 
 /* When the scope ends, it reports a failure of the message. */

@@ -367,9 +367,8 @@ ls_status ls_slices_run_together(ls_data_parallel_state *state, ls_status before
         status = meet(state, begun, &more);
     }
     status = begun != LS_OK ? begun : status;
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    cause.status = status;
+    ls_saved_error cause = {.status = LS_OK};
+    ls_error_save_first(&cause, status);
     end_all(slices, &cause);
-    return status != LS_OK ? ls_error_put_back(&cause) : LS_OK;
+    return ls_error_put_back_first(&cause);
 }

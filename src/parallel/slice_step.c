@@ -39,10 +39,7 @@ static bool has_failed(const slice_step *s) {
 }
 
 static void fail(slice_step *s, ls_status status) {
-    if (!has_failed(s)) {
-        ls_error_save(&s->cause);
-        s->cause.status = status;
-    }
+    ls_error_save_first(&s->cause, status);
 }
 
 /* Sends the cause of a slice's failure to all ranks. Never returns LS_OK. */

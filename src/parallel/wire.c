@@ -249,11 +249,8 @@ ls_status ls_packet_send(ls_wire_packet *packet, ls_comm *comm, bool wait) {
 }
 
 ls_status ls_packet_start(ls_wire_packet *packet, ls_comm *comm, bool wait) {
-    const ls_status encoded = ls_packet_encode(packet, comm);
-    ls_saved_error cause;
-    if (encoded != LS_OK) {
-        ls_error_save(&cause);
-    }
-    const ls_status started = ls_packet_send(packet, comm, wait);
-    return encoded != LS_OK ? ls_error_put_back(&cause) : started;
+    ls_saved_error first = {.status = LS_OK};
+    ls_error_save_first(&first, ls_packet_encode(packet, comm));
+    ls_error_save_first(&first, ls_packet_send(packet, comm, wait));
+    return ls_error_put_back_first(&first);
 }

@@ -162,11 +162,10 @@ ls_status ls_trial_train_pass(ls_trial *trial, const ls_trial_pass *pass) {
 }
 
 ls_status ls_trial_seek_back(ls_loader *loader, int64_t epoch, int64_t batch, ls_status status) {
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    cause.status = status;
-    const ls_status sought = ls_loader_seek(loader, epoch, batch);
-    return status != LS_OK ? ls_error_put_back(&cause) : sought;
+    ls_saved_error first = {.status = LS_OK};
+    ls_error_save_first(&first, status);
+    ls_error_save_first(&first, ls_loader_seek(loader, epoch, batch));
+    return ls_error_put_back_first(&first);
 }
 
 ls_status ls_trial_measure_pass(ls_trial *trial, const ls_trial_pass *pass) {

@@ -347,15 +347,6 @@ ls_status ls_trial_validation_step(ls_trial *trial) {
     return LS_CALL(trial, on_step_validation);
 }
 
-/* Ends the scope after a failure, and keeps the error message. */
-static ls_status end_failed_scope(ls_scope *scope, ls_status status) {
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    cause.status = status;
-    (void)ls_scope_end(scope);
-    return ls_error_put_back(&cause);
-}
-
 ls_status ls_trial_step(ls_trial *trial, const ls_batch *batch, ls_trial_step_function *step) {
     ls_scope *scope = ls_scope_open();
     LS_TRY(ls_made(scope));
@@ -367,7 +358,10 @@ ls_status ls_trial_step(ls_trial *trial, const ls_batch *batch, ls_trial_step_fu
                                  : step(trial);
     trial->batch = NULL;
     forget_batch(trial);
-    return status == LS_OK ? ls_scope_end(scope) : end_failed_scope(scope, status);
+    ls_saved_error first = {.status = LS_OK};
+    ls_error_save_first(&first, status);
+    ls_error_save_first(&first, ls_scope_end(scope));
+    return ls_error_put_back_first(&first);
 }
 
 ls_status ls_trial_end_of_step(ls_trial *trial, bool epoch) {

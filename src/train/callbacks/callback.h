@@ -29,7 +29,7 @@ ls_callback *ls_callback_of(const char *maker, const void *self, size_t size, co
 /* Returns the struct of a callback whose kind has this `release`, or NULL for other kinds. */
 void *ls_callback_memory(const ls_callback *callback, void (*release)(void *user));
 
-/* Returns whether ls_trial_run calls the hook, not ls_trial_evaluate. */
+/* Returns whether ls_trial_run or ls_trial_replay calls the hook, not ls_trial_evaluate. */
 static inline bool ls_callback_in_run(const ls_trial_state *state) {
     return state->trial->running;
 }
@@ -37,6 +37,10 @@ static inline bool ls_callback_in_run(const ls_trial_state *state) {
 /* Returns whether ls_trial_replay, which computes nothing, calls the hook. */
 static inline bool ls_callback_in_replay(const ls_trial_state *state) {
     return state->phase == LS_PHASE_REPLAY;
+}
+
+static inline bool ls_callback_in_real_run(const ls_trial_state *state) {
+    return ls_callback_in_run(state) && !ls_callback_in_replay(state);
 }
 
 /*

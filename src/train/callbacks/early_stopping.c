@@ -35,7 +35,7 @@ static bool has_waited(const early_stopping *self) {
 /* A checkpoint after the last epoch belongs to a run that has ended. */
 static ls_status on_start(ls_trial_state *state, void *user) {
     early_stopping *self = user;
-    if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {
+    if (ls_callback_in_real_run(state)) {
         LS_TRY(ls_metrics_check_result(state->trial, maker, self->monitor));
         if (self->resumed && has_waited(self)) {
             self->stopped = 1;
@@ -87,8 +87,8 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
 
 static ls_status on_end(ls_trial_state *state, void *user) {
     early_stopping *self = user;
-    const bool restores = self->options.restore_best && self->seen > 0 && ls_callback_in_run(state);
-    return restores && !ls_callback_in_replay(state) ? ls_snapshot_put(maker, &self->model) : LS_OK;
+    const bool restores = self->options.restore_best && self->seen > 0 && ls_callback_in_real_run(state);
+    return restores ? ls_snapshot_put(maker, &self->model) : LS_OK;
 }
 
 static ls_status list(void *user, ls_state_list *list) {

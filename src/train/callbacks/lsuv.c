@@ -114,8 +114,7 @@ static ls_status on_init(ls_trial_state *state, void *user) {
 static ls_status on_start(ls_trial_state *state, void *user) {
     lsuv *self = user;
     const ls_trial *trial = state->trial;
-    if (!ls_callback_in_run(state) || ls_callback_in_replay(state) || trial->epochs_run > 0 || state->step > 0 ||
-        self->done) {
+    if (!ls_callback_in_real_run(state) || trial->epochs_run > 0 || state->step > 0 || self->done) {
         return LS_OK;
     }
     ls_modes modes;

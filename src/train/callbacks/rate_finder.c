@@ -222,19 +222,14 @@ static ls_status on_init(ls_trial_state *state, void *user) {
 /* Returns the first error, even if the restoration fails too. */
 static ls_status sweep_and_put_back(rate_finder *self, ls_trial *trial) {
     before b = {.epoch = 0};
-    ls_saved_error cause;
     ls_status status = remember(&b, trial);
     if (status == LS_OK) {
+        ls_saved_error first = {.status = LS_OK};
         const bool off = ls_no_grad(false);
-        status = sweep(self, trial);
+        ls_error_save_first(&first, sweep(self, trial));
         (void)ls_no_grad(off);
-        ls_error_save(&cause);
-        cause.status = status;
-        const ls_status put = put_back(&b, trial);
-        if (status != LS_OK) {
-            (void)ls_error_put_back(&cause);
-        }
-        status = status != LS_OK ? status : put;
+        ls_error_save_first(&first, put_back(&b, trial));
+        status = ls_error_put_back_first(&first);
     }
     forget(&b);
     return status;
@@ -243,7 +238,7 @@ static ls_status sweep_and_put_back(rate_finder *self, ls_trial *trial) {
 static ls_status on_start(ls_trial_state *state, void *user) {
     rate_finder *self = user;
     ls_trial *trial = state->trial;
-    const bool first = ls_callback_in_run(state) && !ls_callback_in_replay(state) && trial->epochs_run == 0;
+    const bool first = ls_callback_in_real_run(state) && trial->epochs_run == 0;
     if (!first || state->step > 0 || self->done) {
         return LS_OK;
     }

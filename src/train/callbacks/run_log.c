@@ -208,7 +208,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     const ls_trial *trial = state->trial;
     char host[HOST_ROOM] = "";
     void *hosts = NULL;
-    if (!ls_callback_in_run(state) || ls_callback_in_replay(state)) {
+    if (!ls_callback_in_real_run(state)) {
         return LS_OK;
     }
     (void)(gethostname(host, sizeof host - 1) == 0);
@@ -309,7 +309,7 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     run_log *self = user;
     epoch_share own = {.samples = self->samples};
     void *all = NULL;
-    if (!ls_callback_in_run(state) || ls_callback_in_replay(state)) {
+    if (!ls_callback_in_real_run(state)) {
         return LS_OK;
     }
     for (int i = 0; i < LS_TIME_TOTAL; i++) {

@@ -17,7 +17,7 @@ typedef struct scheduler {
 
 static ls_status on_start(ls_trial_state *state, void *user) {
     const scheduler *self = user;
-    return self->monitors && ls_callback_in_run(state) && !ls_callback_in_replay(state)
+    return self->monitors && ls_callback_in_real_run(state)
                ? ls_metrics_check_result(state->trial, maker, self->monitor)
                : LS_OK;
 }
@@ -29,7 +29,7 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
 
 static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     const scheduler *self = user;
-    if (self->per_step || !ls_callback_in_run(state) || ls_callback_in_replay(state)) {
+    if (self->per_step || !ls_callback_in_real_run(state)) {
         return LS_OK;
     }
     if (!self->monitors) {

@@ -78,8 +78,7 @@ static ls_status write_text(const board *self, const ls_module *model) {
 
 static ls_status on_start(ls_trial_state *state, void *user) {
     board *self = user;
-    if (!ls_callback_in_run(state) || ls_callback_in_replay(state) || !ls_callback_is_first_rank(state) ||
-        self->events != NULL) {
+    if (!ls_callback_in_real_run(state) || !ls_callback_is_first_rank(state) || self->events != NULL) {
         return LS_OK;
     }
     LS_TRY(self->options.no_histograms ? LS_OK : ls_callback_needs_parameters(state, maker, "set .no_histograms, "));
@@ -141,7 +140,7 @@ static ls_status write_histograms(const board *self, const ls_trial_state *state
 static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     const board *self = user;
     const ls_trial *trial = state->trial;
-    if (self->events == NULL || !ls_callback_in_run(state) || ls_callback_in_replay(state)) {
+    if (self->events == NULL || !ls_callback_in_real_run(state)) {
         return LS_OK;
     }
     ls_history_entry entry;

@@ -91,7 +91,7 @@ static void stop(timer *self) {
 static ls_status on_start(ls_trial_state *state, void *user) {
     timer *self = user;
     stop(self);
-    if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {
+    if (ls_callback_in_real_run(state)) {
         memcpy(self->before, self->nanoseconds, sizeof self->before);
         ls_trial_note_end(state->trial, &self->end);
         self->part = LS_TIME_DATA;
@@ -142,7 +142,7 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
 }
 
 static ls_status on_start_validation(ls_trial_state *state, void *user) {
-    const bool measures = ls_callback_in_run(state) && !ls_callback_in_replay(state);
+    const bool measures = ls_callback_in_real_run(state);
     ((timer *)user)->validation = measures ? ls_clock_ns() : 0;
     return LS_OK;
 }

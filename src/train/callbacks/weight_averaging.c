@@ -14,7 +14,7 @@ typedef struct averaging {
 
 static bool is_time(const averaging *self, const ls_trial_state *state, bool step) {
     return step == (self->options.decay > 0) && state->epoch >= self->options.first_epoch &&
-           ls_callback_in_run(state) && !ls_callback_in_replay(state);
+           ls_callback_in_real_run(state);
 }
 
 /* If two callbacks swapped, swapping back in the same order would leave averages in the model, and training would lose
@@ -119,8 +119,8 @@ static ls_status on_start(ls_trial_state *state, void *user) {
 
 static ls_status on_end(ls_trial_state *state, void *user) {
     const averaging *self = user;
-    const bool keeps = self->options.keep && ls_ema_count(self->averages) > 0 && ls_callback_in_run(state);
-    return keeps && !ls_callback_in_replay(state) ? ls_ema_put(self->averages) : LS_OK;
+    const bool keeps = self->options.keep && ls_ema_count(self->averages) > 0 && ls_callback_in_real_run(state);
+    return keeps ? ls_ema_put(self->averages) : LS_OK;
 }
 
 static ls_status state(void *user, const ls_named **tensors, int *count) {

@@ -85,8 +85,8 @@ bool ls_state_has_layout(const ls_optimizer *optimizer, const ls_module *model, 
                          const ls_tensor *parameter);
 /* Adds the tensors of a file as complete tensors. */
 ls_status ls_part_layout_add_file(ls_part_layout *layout, const char *folder, const char *of, int rank);
-/* Adds the tensors of `layout` that are missing in `wanted`, as complete tensors: parameters first, then buffers. */
-ls_status ls_part_layout_add_rest(ls_part_layout *wanted, const ls_part_layout *layout, const char *of);
+/* Adds the tensors of a model that are missing in `wanted`, as complete tensors: parameters first, then buffers. */
+ls_status ls_part_layout_add_rest(ls_part_layout *wanted, const ls_part_layout *layout);
 /* Returns whether the layout has parts of the file `of`. */
 bool ls_part_layout_has(const ls_part_layout *layout, const char *of);
 /* Fails with LS_ERR_FORMAT if the layout of the manifest `path` has a part of a rank that is not below `ranks`. */
@@ -106,6 +106,11 @@ ls_status ls_part_layout_gather(ls_part_layout *layout, ls_comm *comm);
  */
 ls_safetensors *ls_part_layout_join(const ls_part_layout *layout, const char *folder, const char *of,
                                     const ls_part_layout *wanted, uint8_t *used);
+/*
+ * Reads the parts of a module from the files of a sharded model, and complete tensors for those that the module lacks:
+ * parameters first, then buffers. `module` may be NULL.
+ */
+ls_safetensors *ls_part_layout_join_model(const ls_part_layout *layout, const char *folder, const ls_module *module);
 
 /* ---- manifest.c -------------------------------------------------------------------------------------------------- */
 

@@ -297,3 +297,12 @@ ls_safetensors *ls_part_layout_join(const ls_part_layout *layout, const char *fo
     ls_free(join.names);
     return joined;
 }
+
+ls_safetensors *ls_part_layout_join_model(const ls_part_layout *layout, const char *folder, const ls_module *module) {
+    ls_part_layout wanted = {0};
+    ls_status status = module != NULL ? ls_part_layout_add_model(&wanted, module, 0) : LS_OK;
+    status = status == LS_OK ? ls_part_layout_add_rest(&wanted, layout) : status;
+    ls_safetensors *joined = status == LS_OK ? ls_part_layout_join(layout, folder, LS_MODEL_NAME, &wanted, NULL) : NULL;
+    ls_part_layout_free(&wanted);
+    return joined;
+}

@@ -47,10 +47,10 @@ static ls_status add_part(ls_part_layout *layout, const char *name, ls_part part
     return LS_OK;
 }
 
-static bool has_tensor(const ls_part_layout *layout, const char *of, const char *name) {
+static bool has_tensor(const ls_part_layout *layout, const char *name) {
     bool has = false;
     for (int i = 0; i < layout->count && !has; i++) {
-        has = strcmp(layout->parts[i].name, name) == 0 && strcmp(layout->parts[i].of, of) == 0;
+        has = strcmp(layout->parts[i].name, name) == 0 && strcmp(layout->parts[i].of, LS_MODEL_NAME) == 0;
     }
     return has;
 }
@@ -141,11 +141,11 @@ ls_status ls_part_layout_add_file(ls_part_layout *layout, const char *folder, co
     return status;
 }
 
-ls_status ls_part_layout_add_rest(ls_part_layout *wanted, const ls_part_layout *layout, const char *of) {
+ls_status ls_part_layout_add_rest(ls_part_layout *wanted, const ls_part_layout *layout) {
     for (int pass = 0; pass < 2; pass++) { /* parameters, then buffers, as in the file of an unsharded model */
         for (int i = 0; i < layout->count; i++) {
             ls_part part = layout->parts[i];
-            if (strcmp(part.of, of) == 0 && part.buffer == (pass == 1) && !has_tensor(wanted, of, part.name)) {
+            if (strcmp(part.of, LS_MODEL_NAME) == 0 && part.buffer == (pass == 1) && !has_tensor(wanted, part.name)) {
                 part.axis = -1;
                 part.first = 0;
                 part.count = 1;

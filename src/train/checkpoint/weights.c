@@ -11,13 +11,10 @@
  */
 static ls_status load_parts(const char *call, ls_module *module, const char *found, const ls_part_layout *saved,
                             const ls_module_load_options *options) {
-    ls_part_layout wanted = {0};
-    ls_status status = ls_part_layout_add_model(&wanted, module, 0);
-    status = status == LS_OK ? ls_part_layout_add_rest(&wanted, saved, LS_MODEL_NAME) : status;
-    ls_safetensors *joined = status == LS_OK ? ls_part_layout_join(saved, found, LS_MODEL_NAME, &wanted, NULL) : NULL;
-    status = joined != NULL ? ls_module_load_from(call, module, found, joined, options) : ls_error_status();
+    ls_safetensors *joined = ls_part_layout_join_model(saved, found, module);
+    const ls_status status =
+        joined != NULL ? ls_module_load_from(call, module, found, joined, options) : ls_error_status();
     ls_safetensors_free(joined);
-    ls_part_layout_free(&wanted);
     return status;
 }
 
