@@ -107,7 +107,7 @@ ls_status ls_part_layout_gather(ls_part_layout *layout, ls_comm *comm);
 ls_safetensors *ls_part_layout_join(const ls_part_layout *layout, const char *folder, const char *of,
                                     const ls_part_layout *wanted, uint8_t *used);
 /*
- * Reads the parts of a module from the files of a sharded model, and complete tensors for those that the module lacks:
+ * Reads the parts of a module from the files of a sharded model, and complete tensors that the module lacks:
  * parameters first, then buffers. `module` may be NULL.
  */
 ls_safetensors *ls_part_layout_join_model(const ls_part_layout *layout, const char *folder, const ls_module *module);
@@ -156,8 +156,6 @@ ls_status ls_manifest_write(const ls_manifest *manifest, const char *folder);
  * has a newer format.
  */
 ls_status ls_manifest_read(const char *folder, ls_manifest *manifest);
-/* Returns whether the folder has an undamaged manifest, in this format or a newer one. */
-bool ls_manifest_is_readable(const char *folder);
 
 /* ---- folder.c ---------------------------------------------------------------------------------------------------- */
 
@@ -221,6 +219,8 @@ ls_status ls_checkpoint_verify(const char *folder);
 /* Finds a checkpoint: `folder` itself if it is one, otherwise the newest complete checkpoint in the folder. Logs the
  * damaged checkpoints that it skips. Sets the path to "" if the folder has no complete checkpoint. */
 ls_status ls_checkpoint_find(const char *folder, char path[PATH_MAX]);
+/* Returns whether the folder has an undamaged manifest, in this format or a newer one. */
+bool ls_checkpoint_is_readable(const char *folder);
 
 /* ---- copies.c ---------------------------------------------------------------------------------------------------- */
 

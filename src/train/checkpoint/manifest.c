@@ -598,10 +598,3 @@ ls_status ls_manifest_read(const char *folder, ls_manifest *manifest) {
     }
     return status;
 }
-
-bool ls_manifest_is_readable(const char *folder) {
-    ls_manifest manifest;
-    const ls_status status = ls_manifest_read(folder, &manifest);
-    ls_manifest_free(&manifest);
-    return status == LS_OK || status == LS_ERR_UNSUPPORTED;
-}

@@ -285,7 +285,7 @@ static ls_status check_later(const char *folder, const char *name) {
 /* A link to a checkpoint is not a checkpoint. */
 static bool is_checkpoint(const char *path) {
     struct stat about;
-    return lstat(path, &about) == 0 && S_ISDIR(about.st_mode) && ls_manifest_is_readable(path);
+    return lstat(path, &about) == 0 && S_ISDIR(about.st_mode) && ls_checkpoint_is_readable(path);
 }
 
 /* Removes the link to the best checkpoint, before this checkpoint is removed. */

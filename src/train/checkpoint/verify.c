@@ -67,3 +67,10 @@ ls_status ls_checkpoint_find(const char *folder, char path[PATH_MAX]) {
     ls_folder_names_free(&names);
     return status;
 }
+
+bool ls_checkpoint_is_readable(const char *folder) {
+    ls_manifest manifest;
+    const ls_status status = ls_manifest_read(folder, &manifest);
+    ls_manifest_free(&manifest);
+    return status == LS_OK || status == LS_ERR_UNSUPPORTED;
+}

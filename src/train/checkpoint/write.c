@@ -160,7 +160,7 @@ static ls_status remove_older(const ls_checkpoint *snapshot) {
  */
 static bool may_replace(const char *folder) {
     const bool is_one = ls_is_checkpoint_name(strrchr(folder, '/') + 1) && ls_checkpoint_is_one(folder);
-    return is_one || rmdir(folder) == 0 || ls_manifest_is_readable(folder);
+    return is_one || rmdir(folder) == 0 || ls_checkpoint_is_readable(folder);
 }
 
 /* Replaces an existing checkpoint with this name. The old checkpoint gets the temporary name, and is deleted. */
