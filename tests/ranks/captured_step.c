@@ -602,7 +602,7 @@ static ls_status is_refused(ls_comm *world, run_plan plan, const char *reason) {
     return LS_OK;
 }
 
-/* A step that is not captured runs on ranks that replay it, too. */
+/* If a step cannot be captured, ls_step_replay runs its function. */
 static ls_status falls_back(ls_comm *world) {
     return compare(world, (run_plan){.falls_back = true, .reduces = true});
 }
