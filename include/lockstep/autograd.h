@@ -95,8 +95,8 @@ typedef struct ls_backward_options {
  * initial gradient does not have the output's shape and dtype.
  *
  * If options are given without `.gradient`, and a call that returns tensors has failed in the innermost scope, fails
- * with the scope's first error, because the NULL may be the result of this call. A failure outside any scope or in a
- * different scope is not detected, and NULL selects 1. So check whether your gradient is NULL.
+ * with the scope's first error, because the NULL may be the result of the failed call. A failure outside any scope or
+ * in a different scope is not detected, and NULL selects 1. So check whether your gradient is NULL.
  */
 LS_API ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options) LS_WARN_UNUSED;
 
@@ -118,9 +118,9 @@ LS_API bool ls_no_grad(bool on);
  * ls_status status = ls_backward(loss);
  * ```
  *
- * - ls_linear, ls_matmul, ls_conv, ls_conv_transpose, ls_attention and the matrix products of ls_einsum round factors
- *   that are not f64 to the dtype, but not a bias. So do the products in their backward rules, even if ls_backward runs
- *   without autocast.
+ * - ls_linear, ls_matmul, ls_conv, ls_conv_transpose, ls_attention and the matrix products of ls_einsum round their
+ *   factors to the dtype, but neither f64 factors nor a bias. The products in their backward rules do the same, even if
+ *   ls_backward runs without autocast.
  * - Sums and results of f32 tensors are f32. torch.autocast("cpu", torch.bfloat16) rounds the results, too.
  * - Parameters, gradients, losses, softmax, norms and reductions stay f32. f64 stays f64.
  * - f16 has a much smaller range than bf16 and loses small gradients: scale the loss (ls_grad_scaler in optim.h).
@@ -202,8 +202,8 @@ typedef struct ls_custom_op {
     int saved;       /**< number of tensors in `saved` */
     bool by_sample;  /**< promise for data-parallel losses: the first axis of the outputs, and of each input with
                         samples, is the sample axis, and each result depends only on its own sample and on inputs
-                        without samples. Without this promise, such a loss on several ranks rejects the operation on
-                        samples */
+                        without samples. Without this promise, ls_backward on several ranks fails if such a loss
+                        applies the operation to samples */
     bool on_host; /**< the functions access elements on the host (ls_data_const, ls_data): they get copies on "cpu" of
                      tensors on other devices, and create tensors on "cpu"; results and gradients are copied to the
                      device */
@@ -230,7 +230,7 @@ LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, in
  * Results have x's shape and dtype. For integer and bool inputs, results are f32, with these exceptions:
  * - ls_neg, ls_abs, ls_square, ls_relu, and ls_clamp with integer limits keep integer dtypes.
  * - For bool, these functions fail with LS_ERR_SHAPE, except ls_relu, which returns i64.
- * - ls_clamp rounds limits outside the range of an integer dtype to this range.
+ * - ls_clamp replaces a limit outside the range of an integer dtype with the nearest number of the dtype.
  */
 
 /** Returns -x. */
@@ -314,7 +314,7 @@ LS_API ls_tensor *ls_logical_not(ls_tensor *x);
  *   ls_maximum and ls_minimum treat such a number as 0.)
  * - For ls_pow, an exponent from 0 to 2^53 need not fit into the dtype; a greater exponent must fit. A negative number
  *   as the exponent of an integer tensor fails with LS_ERR_ARGUMENT. If the exponents are an integer tensor, negative
- *   exponents give 0, or 1 or -1 for these bases.
+ *   exponents give 0, except for the bases 1 and -1.
  * - With a floating-point number, integers and bool become f32.
  * - ls_div of integers is f32.
  * - The result of comparisons is bool. Comparisons of integer tensors with a number are exact. For a floating-point
@@ -652,7 +652,7 @@ LS_API ls_tensor *ls_group_norm(ls_tensor *x, int64_t groups, ls_tensor *weight,
 /**
  * Normalizes each channel of x [n, channels, ...] (Ioffe and Szegedy, arXiv 1502.03167; PyTorch's BatchNorm). The
  * result has x's shape. All other tensors are [channels].
- * - In training, it uses the mean and the (biased) variance of the batch, in ls_data_parallel over all ranks.
+ * - In training, it uses the mean and the (biased) variance of the batch (in ls_data_parallel, of the global batch).
  *   running_mean and running_var (may be NULL) move towards the batch's mean and unbiased variance by `momentum`.
  * - Otherwise it uses running_mean and running_var.
  * - weight and bias may be NULL. `epsilon` must not be negative.

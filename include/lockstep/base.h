@@ -44,7 +44,7 @@ extern "C" {
 LS_API const char *ls_version(void);
 
 /**
- * Sets an option of type double to zero if 0 would select a default other than zero:
+ * Means zero for an option of type double for which 0 selects a different default:
  *
  * ```c
  * ls_optimizer *without_momentum = ls_adam(model, &(ls_adam_options){.beta1 = LS_ZERO});
@@ -124,9 +124,9 @@ typedef enum ls_log_level { LS_LOG_DEBUG = 0, LS_LOG_INFO, LS_LOG_WARNING, LS_LO
 
 /**
  * Receives one log line without the trailing newline. `rank` is the rank that ls_init, ls_run_threads or the first
- * ls_comm_from_mpi gave the thread (for a loader's own thread, its creator), or -1 if the thread has no rank. The
- * library never calls the sink from two threads at the same time. The sink must not write log lines itself, and must
- * not call ls_log_set_sink.
+ * ls_comm_from_mpi gave the thread, or -1 if the thread has no rank. A loader's own thread has the rank of its creator.
+ * The library never calls the sink from two threads at the same time. The sink must not write log lines itself, and
+ * must not call ls_log_set_sink.
  */
 typedef void (*ls_log_sink)(ls_log_level level, int rank, const char *line, void *user);
 
@@ -163,8 +163,8 @@ typedef struct ls_allocator {
 /**
  * Sets the allocator of Lockstep's objects and of tensors on the CPU in this process. NULL selects the allocator of the
  * C library. Copies `allocator`. Call this function before any other function of Lockstep, because the library frees
- * this memory with the current allocator. Error messages, communicators, parameters and gradients that ranks shard
- * (`.zero` = 2 or 3), shared memory, GPU memory and other libraries do not use it.
+ * this memory with the current allocator. The allocator is not used for error messages, communicators, sharded
+ * parameters and gradients (`.zero` = 2 or 3), shared memory, GPU memory and other libraries.
  */
 LS_API void ls_set_allocator(const ls_allocator *allocator);
 
@@ -243,7 +243,7 @@ LS_API double ls_clock_seconds(void);
  * Adds a span to the trace of this thread. The span starts at `began` (a time from ls_clock_ns) and ends now. Keeps at
  * most 47 bytes of the name. Does nothing, and costs almost nothing, on a thread that has not called ls_trace_start
  * (trace.h). A loader's own threads (`.threads`) have no trace: use `.threads = 0` to see spans of a transform. A
- * replay adds no such span, unless it runs the function of the step (ls_step_is_captured).
+ * replay of a captured step adds no spans of the step's function, unless it runs the function (ls_step_is_captured).
  */
 LS_API void ls_trace_span(const char *name, uint64_t began);
 

@@ -200,8 +200,8 @@ LS_API ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **resu
  * Sets whether reductions on this communicator may combine the values of the ranks in any order. The default is false:
  * the order of ls_comm_allreduce. With true, backends mpi and gloo may use the reductions of their libraries
  * (MPI_Iallreduce, ...), which are optimized for the network. The last bits of floating-point sums then differ from
- * other backends and libraries. The ranks still receive the same bits. Other guarantees of bit-identical results then
- * do not hold. Other backends ignore the setting.
+ * other backends and libraries. All ranks still receive the same bits, but other guarantees of bit-identical results do
+ * not hold. Other backends ignore the setting.
  *
  * All ranks must call it with the same value, in the same order as their other calls. The call waits for all ranks.
  * Fails with LS_ERR_MISMATCH, and changes nothing, if the values differ; the message lists them. ls_comm_split copies
@@ -395,11 +395,11 @@ LS_API ls_status ls_comm_alltoallv(ls_comm *comm, const void *send, const size_t
  * Sends `count` elements to rank `dest`, which calls ls_comm_recv with the same tag (0 or more), count and dtype.
  * Messages between two ranks with the same tag arrive in the order of the sends. A rank may send to itself.
  *
- * Small messages are buffered: the call does not wait for ls_comm_recv. If the buffer is full, it waits until `dest`
- * makes a call on this communicator. The backend decides whether a message is small, so two ranks that both send before
- * they receive must use `work`. Sends and receives are independent of the order of the other calls. They progress while
- * this rank is in any call on this communicator. If the receiver expects a different count or dtype, the receiver
- * fails. On backend shm, a send of a large message may fail with LS_ERR_MISMATCH, too.
+ * Small messages are buffered: the call does not wait for ls_comm_recv. If the buffer is full, the call waits until
+ * `dest` makes a call on this communicator. The backend decides whether a message is small, so two ranks that both send
+ * before they receive must use `work`. Sends and receives are independent of the order of the other calls. They
+ * progress while this rank is in any call on this communicator. If the receiver expects a different count or dtype, the
+ * receiver fails. On backend shm, a send of a large message may fail with LS_ERR_MISMATCH, too.
  */
 LS_API ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, ls_dtype dtype, int dest, int tag,
                               ls_work **work) LS_WARN_UNUSED;
@@ -464,8 +464,8 @@ LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
 LS_API bool ls_work_done(ls_work *work);
 
 /**
- * Does the same as ls_work_wait, but waits only about `seconds`. If the call has not finished by then, cancels it as
- * ls_work_cancel does (see there for buffers on backend mpi), and returns LS_ERR_TIMEOUT. For work of a freed
+ * Does the same as ls_work_wait, but waits for at most about `seconds`. If the call has not finished by then, cancels
+ * it as ls_work_cancel does (see there for buffers on backend mpi), and returns LS_ERR_TIMEOUT. For work of a freed
  * communicator, waits as ls_work_wait does. Fails with LS_ERR_ARGUMENT, and does not free the work, if `seconds` is
  * negative or NaN.
  */

@@ -91,8 +91,8 @@ typedef struct ls_csv_options {
  *   number that is 0 in f64 as false, and any other number as true.
  * - Fails with LS_ERR_FORMAT, with the line and the column, if a field is empty (see `empty`), is not a number, or is
  *   not one of the classes. Also fails if a number overflows the dtype, or if the dtype is an integer dtype and
- *   the number is not an integer after it is rounded to f64. For i64, integers from 2^53 on must be decimal, without
- *   point and exponent.
+ *   the number is not an integer after it is rounded to f64. For i64, integers of magnitude 2^53 or more must be
+ *   decimal, without a point or an exponent.
  * - Fails with LS_ERR_FORMAT too if the file lacks a column, or if two columns have its name.
  */
 LS_API ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options);

@@ -178,8 +178,8 @@ typedef enum ls_outputs {
  * ---- constructors -----------------------------------------------------------------------------------------------
  * Each constructor returns ownership of a metric to the caller, or NULL on failure. ls_trial_new takes ownership of the
  * metrics in its list, even if it fails. If a metric in the list is NULL, ls_trial_new fails with the error from the
- * constructor. A metric belongs to one trial: a second trial fails with LS_ERR_STATE. Names of metrics, such as
- * "running_NAME", have at most 32 bytes (LS_ERR_ARGUMENT).
+ * constructor. A metric belongs to one trial: a second trial fails with LS_ERR_STATE. A name, such as "running_NAME",
+ * must have at most 32 bytes (otherwise LS_ERR_ARGUMENT).
  */
 
 /** Returns the metric with this name, one of the names that LS_METRICS lists. */

@@ -155,7 +155,7 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  * Fails with LS_ERR_STATE if the module was freed, and with LS_ERR_ARGUMENT if it is NULL without an earlier failure. A
  * call with one output fails with LS_ERR_STATE if the module leaves a scope open. A recorded call fails with
  * LS_ERR_UNSUPPORTED if it has several outputs, or if the module communicates (batch normalization on several ranks, or
- * with `.shards`). On one rank, the backward pass fails instead if the module calls ls_allreduce or similar operations.
+ * with `.shards`). On one rank, the backward pass fails instead if the module calls a collective of parallel.h.
  *
  * The backward pass fails with the status of a second run that fails, and
  * - with LS_ERR_STATE if an input, a parameter or a buffer was changed in place since the call (except running
@@ -250,8 +250,8 @@ LS_API void ls_module_zero_grad(ls_module *module);
 LS_API ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) LS_WARN_UNUSED;
 /**
  * Returns a 64-bit FNV-1a hash of the bits of all parameters in order. Equal models have equal hashes. Returns 0 with
- * LS_ERR_STATE if, on several ranks, ls_outer_step has counted a step since the last outer step, and with .zero = 3
- * before ls_data_parallel_gather. Also returns 0 with an error if `module` is NULL or was freed.
+ * LS_ERR_STATE in two cases: with .zero = 3 before ls_data_parallel_gather, and on several ranks if ls_outer_step has
+ * counted a step since the last outer step. Also returns 0 with an error if `module` is NULL or was freed.
  */
 LS_API uint64_t ls_module_hash(const ls_module *module);
 /**
@@ -269,7 +269,7 @@ LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capac
  *
  * Not a collective call. If all ranks have the same parameters, call it on one rank only: ranks that write the same
  * file would overwrite each other's file. With .zero = 3, call ls_data_parallel_gather on all ranks first. Fails with
- * LS_ERR_STATE if, on several ranks, ls_outer_step has counted a step since the last outer step.
+ * LS_ERR_STATE on several ranks if ls_outer_step has counted a step since the last outer step.
  */
 LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
 /**

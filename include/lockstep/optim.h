@@ -320,7 +320,7 @@ typedef enum ls_stop_reason {
     LS_STOP_FAILED,      /**< the step failed */
     LS_STOP_ONE_STEP,    /**< one step per call: all optimizers except ls_lbfgs and ls_conjugate_gradient */
     LS_STOP_GRADIENT,    /**< converged: no element of the gradient is larger than tolerance_gradient */
-    LS_STOP_CHANGE,      /**< converged: the loss changed by less than tolerance_change, or no parameter by more */
+    LS_STOP_CHANGE,      /**< converged: loss change < tolerance_change, or all parameter changes <= tolerance_change */
     LS_STOP_DIRECTION,   /**< the loss rises along the direction, or falls with a slope below tolerance_change */
     LS_STOP_ITERATIONS,  /**< max_iterations directions were taken */
     LS_STOP_EVALUATIONS, /**< max_evaluations was reached */
@@ -533,7 +533,7 @@ LS_API ls_status ls_schedule_advance_by(ls_schedule *schedule, double metric) LS
  * Lists the state of the schedule as named tensors, to be saved with ls_optimizer_state. Returns borrowed pointers,
  * valid until the next ls_schedule_state, ls_schedule_set_state or ls_schedule_free. Names are PyTorch's: last_epoch
  * (i64, the number of steps) and base_lrs (f64, for each group). ls_schedule_plateau also has best (f64),
- * num_bad_epochs and cooldown_counter (i64), and its own name reductions (i64).
+ * num_bad_epochs and cooldown_counter (i64), and reductions (i64), which PyTorch does not have.
  */
 LS_API ls_status ls_schedule_state(ls_schedule *schedule, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /**

@@ -253,7 +253,7 @@ LS_API ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *optio
  */
 LS_API ls_status ls_reducer_add(ls_reducer *reducer, ls_tensor *tensor) LS_WARN_UNUSED;
 
-/** Reduces the remaining tensors, and waits for all reductions. Returns the first error of a reduction, also if
+/** Reduces the remaining tensors, and waits for all reductions. Returns the first error of a reduction, even if
  * ls_reducer_add has already returned it. A collective call. */
 LS_API ls_status ls_reducer_finish(ls_reducer *reducer) LS_WARN_UNUSED;
 
@@ -416,7 +416,7 @@ typedef struct ls_data_parallel_options {
      * The number of slices S, between the number of ranks and 4,096: training is bit-identical on 1 to S ranks
      * (docs/explanation/same-bits.md). Each global batch is divided into S slices. A rank runs several slices, and all
      * sums over slices are added in the order of one tree. The results equal the results of S ranks without this
-     * option. 0 switches this off, and so does 1.
+     * option. 0 switches this off. On one rank, 1 does, too.
      *
      * Set `.shards` of ls_loader_options to the same number. Train with ls_data_parallel_step or a trial: ls_forward
      * outside of them fails with LS_ERR_STATE if operations are recorded, or if batch normalization or dropout is in
@@ -456,9 +456,9 @@ typedef struct ls_data_parallel_options {
  * - Other operations that combine samples fail with LS_ERR_UNSUPPORTED on several ranks, if ls_forward or ls_backward
  *   finds that the output or the loss depends on them. Examples are ls_softmax along the axis of the samples, x minus
  *   its mean over the samples, ls_embedding with the samples as rows, ls_reduce and ls_gather. The message names the
- *   operation and the axis. Exchange the samples (ls_allgather) or the result (ls_allreduce) first. If the ranks have
- *   different numbers of samples, all-reduce sums, and divide by the global count. The page lists the operations that
- *   are not detected, such as ls_alltoall between output and loss.
+ *   operation. Exchange the samples (ls_allgather) or the result (ls_allreduce) first. If the ranks have different
+ *   numbers of samples, all-reduce sums, and divide by the global count. The page lists the operations that are not
+ *   detected, such as ls_alltoall between output and loss.
  * - Operations that select or move samples by position (ls_narrow, ls_slice, ls_index_select, ls_flip, ls_roll, ls_tril
  *   and ls_triu of [samples, n]) use positions in this rank's share.
  * - In training mode, batch normalization uses the global batch, and dropout draws by the index of a sample in the
@@ -540,7 +540,7 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  * ```
  *
  * `batch` is this rank's share of a global batch, from ls_loader_next. With `.shards`, `function` is called for each
- * slice of the share that has samples: `input` and `target` are its rows, and `first` and `count` describe the slice.
+ * non-empty slice of the share: `input` and `target` are the slice's rows, and `first` and `count` describe the slice.
  * Each call starts with the random numbers of the same stream. The function must not communicate. If slices take turns
  * (see `.shards`), calls for several slices are in progress at the same time: the function must not keep data of a call
  * in variables that all calls share.
@@ -828,9 +828,9 @@ LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline
  *   Dropout draws other numbers than in one process.
  * - A statistic of the batch in the criterion, such as the mean of the targets, is a statistic of the micro-batch.
  * - The criterion must be a mean in which all samples count equally: ls_mean, or a loss with LS_LOSS_MEAN, or a sum of
- *   such terms. The last rank fails with LS_ERR_UNSUPPORTED for a sum over samples, also a divided one, and if the
- *   divisor of a mean (elements, weights, or targets that are not ignored) is not the same whole multiple of the number
- *   of samples in every micro-batch.
+ *   such terms. The last rank fails with LS_ERR_UNSUPPORTED for a sum over samples, even if the sum is divided. It also
+ *   fails if the divisor of a mean (elements, weights, or targets that are not ignored) is not the same integer
+ *   multiple of the number of samples in every micro-batch.
  *
  * All ranks fail with LS_ERR_SHAPE if input and target have different numbers of samples, or none. A rank fails with
  * LS_ERR_STATE if recording is off (ls_no_grad), or if the loss does not depend on the output.

@@ -60,14 +60,14 @@ typedef struct ls_step_capture_options {
  * - Overwrite inputs, and do not replace them: replays read the old tensor, or fail if it was freed.
  *
  * Fails with LS_ERR_UNSUPPORTED, after the step has run as usual, if a replay could not repeat it. The message gives
- * the operation and the remedy: reads or writes by the host (ls_item, ls_data), use of the state of the random number
- * generator (ls_seed, ls_random_get_state, ls_random_set_state), changes of other state (ls_module_train,
- * ls_optimizer_set_learning_rate, ls_ema_update, ls_loader_next), custom operations, hooks, communication other than
- * one forward pass of ls_data_parallel, its averaging of gradients and ls_optimizer_step, devices other than the CPU;
- * with ls_data_parallel on several ranks also a loss with more than 8 sums or means over the samples, a loss of several
- * data-parallel modules, and two forward passes through a model with dropout or batch normalization.
- * Fails with the error of `function`, with LS_ERR_ARGUMENT if `function` is NULL or returns NULL without an error, and
- * with LS_ERR_STATE inside a step that is being captured and during a backward pass. `options` may be NULL.
+ * the operation and the remedy. A step must not contain reads or writes by the host (ls_item, ls_data), use of the
+ * state of the random number generator (ls_seed, ls_random_get_state, ls_random_set_state), changes of other state
+ * (ls_module_train, ls_optimizer_set_learning_rate, ls_ema_update, ls_loader_next), custom operations, hooks, other
+ * devices than the CPU, or communication other than one forward pass of ls_data_parallel, its averaging of gradients
+ * and ls_optimizer_step. With ls_data_parallel on several ranks, the loss must not have more than 8 sums or means over
+ * the samples or depend on several data-parallel modules, and a model with dropout or batch normalization must run only
+ * once. Fails with the error of `function`, with LS_ERR_ARGUMENT if `function` is NULL or returns NULL without an
+ * error, and with LS_ERR_STATE inside a step that is being captured and during a backward pass. `options` may be NULL.
  */
 LS_API ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options);
 
@@ -85,7 +85,7 @@ LS_API ls_step *ls_step_capture(ls_step_function function, void *user, const ls_
  * If the step averages gradients over ranks (ls_data_parallel), the call is collective; each of the other ranks may
  * either replay the step or run it. If a check of the tensors and modules or an operation fails on a rank, the call
  * fails on all ranks. The errors of the other ranks name this rank, except after a failure inside the backward pass of
- * a model with batch normalization: then all ranks may get LS_ERR_MISMATCH, in this step and in the next step.
+ * a model with batch normalization. Then all ranks may get LS_ERR_MISMATCH, in this step and in the next step.
  */
 LS_API ls_status ls_step_replay(ls_step *step) LS_WARN_UNUSED;
 

@@ -346,7 +346,7 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 
 /**
  * Computes the metrics of the model in evaluation mode, on the batches of epoch 0 of the loader, or on
- * `.evaluate_steps` batches from there. Collective if the trial has a communicator.
+ * `.evaluate_steps` batches, beginning with epoch 0. Collective if the trial has a communicator.
  *
  * - `label` (UTF-8) is shown in the progress output and is the prefix of the results' names, as in "test_loss". If the
  *   loader has no samples, metrics that are computed from samples are NAN.

@@ -6,8 +6,8 @@
 #include "tensor/capture.h"
 
 /*
- * Returns a copy of a given initial gradient, scaled by `weight`: it may be the gradient of a leaf, which the pass
- * changes while it reads. The kernel that scales with a factor of a captured step has no 16-bit floats.
+ * Returns a copy of the caller's initial gradient, scaled by `weight`. The copy is needed because the initial gradient
+ * may be the gradient of a leaf, which the pass changes. Replays cannot change factors of 16-bit gradients.
  */
 static ls_tensor *scaled_copy(ls_tensor *gradient, double weight, ls_capture *capture) {
     if (capture == NULL || !ls_capture_changes_factors(capture)) {

@@ -67,16 +67,16 @@ ls_status ls_scale_gradient(ls_tensor *scaled, const ls_tensor *gradient, double
 }
 
 /* Returns the gradient times the node's scaling factor for sums over samples. Consumes `gradient`. */
-static ls_tensor *weighed_gradient(const ls_node *node, ls_tensor *gradient) {
-    ls_tensor *weighed = ls_tensor_like_owned("ls_backward", gradient, (ls_dtype)gradient->dtype);
-    const int factor = node->sums_samples ? LS_FACTOR_OF_SUMS + node->sum : LS_FACTOR_NONE;
-    if (weighed != NULL &&
-        ls_scale_gradient(weighed, gradient, node->parameters.number[LS_NODE_WEIGHT], factor) != LS_OK) {
-        ls_tensor_drop(weighed);
-        weighed = NULL;
+static ls_tensor *scaled_gradient(const ls_node *node, ls_tensor *gradient) {
+    ls_tensor *scaled = ls_tensor_like_owned("ls_backward", gradient, (ls_dtype)gradient->dtype);
+    const int factor = node->sums_samples ? LS_FACTOR_OF_SUMS + node->sum_index : LS_FACTOR_NONE;
+    if (scaled != NULL &&
+        ls_scale_gradient(scaled, gradient, node->parameters.number[LS_NODE_WEIGHT], factor) != LS_OK) {
+        ls_tensor_drop(scaled);
+        scaled = NULL;
     }
     ls_tensor_drop(gradient);
-    return weighed;
+    return scaled;
 }
 
 /* Reports that an input is a gradient that depends on leaves, and that this dependence was not recorded. */
@@ -101,7 +101,7 @@ static inline ls_status prepare_node(ls_backward_pass *pass, ls_node *node) {
         ls_note_findings(pass, node, node->gradient);
     }
     if (__builtin_expect(node->weighed, 0) && node->gradient != NULL) {
-        node->gradient = weighed_gradient(node, node->gradient);
+        node->gradient = scaled_gradient(node, node->gradient);
         return node->gradient != NULL ? LS_OK : ls_error_status();
     }
     return LS_OK;

@@ -44,8 +44,8 @@ static ls_status mark_gradients(void *arguments) {
 }
 
 /*
- * Returns whether the leaf has what an exchange with the other ranks has settled, which may differ in each replay. A
- * shard's gradient is settled outside of the backward pass of its module.
+ * Returns whether an exchange with the other ranks has decided if this leaf has a gradient. The decision may differ in
+ * each replay. For a shard that is not open, the exchange of its unit has decided.
  */
 static bool is_settled(const captured_input *input) {
     const ls_leaf *leaf = input->tensor->leaf;

@@ -81,7 +81,7 @@ static inline ls_step *ls_step_of(ls_capture *capture) {
 /* Refuses the capture, because there is no memory for the record. */
 void ls_step_refuse_memory(ls_step *step);
 
-/* Leaves the object that was entered when the replay failed, if there is one. */
+/* Leaves the object that a failed replay has entered, if there is one. */
 void ls_step_leave_entered(const ls_step *step);
 
 /* Adds a call that marks the leaves that have gradients at this point of the step. */

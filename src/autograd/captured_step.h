@@ -74,15 +74,16 @@ void ls_capture_poll(ls_capture *capture);
 void ls_capture_gradients_settled(ls_capture *capture);
 
 /*
- * The scaling factors of a pass, which may differ in each replay: of the loss, and of its sums over samples in their
- * order. Before the pass begins, ls_capture_scale_by sets an array of `count` addresses. After a kernel call that
- * scales with factor `which`, ls_capture_factor stores the address of the factor in the record there.
+ * The scaling factors of a pass may differ in each replay. The factor of the loss comes first, then the factors of its
+ * sums over samples, in the order of the tapes. Before the pass begins, ls_capture_scale_by sets an array of `count`
+ * addresses. After a kernel call that scales with factor `which`, ls_capture_factor stores the factor's address in the
+ * record as element `which` of the array.
  */
 enum { LS_FACTOR_NONE = -1, LS_FACTOR_OF_LOSS, LS_FACTOR_OF_SUMS };
 void ls_capture_scale_by(ls_capture *capture, double **at, int count);
 void ls_capture_factor(ls_capture *capture, int which);
 
-/* Returns whether replays of the present pass may change its scaling factors. */
+/* Returns whether replays of the current pass may change its scaling factors. */
 bool ls_capture_changes_factors(const ls_capture *capture);
 
 /*

@@ -62,7 +62,7 @@ static void hold_custom(void *context, bool hold) {
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Calls a user function. If it fails, sets its status, and a message unless it has set one. */
+/* Calls a user function. If the function fails, sets its status as the error, with a message unless it has set one. */
 static ls_status run(custom *c, const char *what, ls_status (*function)(ls_custom_call *call)) {
     const uint32_t errors = ls_error_count;
     ls_thread_state *thread = ls_thread();

@@ -86,8 +86,8 @@ typedef struct ls_samples_call {
     bool single; /* this rank has one sample */
     bool leads;  /* the samples are the outermost part of the first axis; the rule may clear this flag */
     bool wants_divisor;
-    double divisor;           /* divisor of a mean, set by the rule if requested; INFINITY for a sum */
-    const ls_tensor *counted; /* the divisor's tensor, set by the rule if the divisor depends on elements; borrowed */
+    double divisor;                  /* divisor of a mean, set by the rule if requested; INFINITY for a sum */
+    const ls_tensor *divisor_tensor; /* contains the divisor; set by the rule if it depends on elements; borrowed */
 } ls_samples_call;
 
 typedef ls_samples_use (*ls_samples_rule)(ls_samples_call *call);
@@ -112,7 +112,7 @@ struct ls_op {
     bool communicates; /* if a gradient reaches the node on one rank, the backward rule runs on all ranks, with zeros on
                           the other ranks; the node holds its output. The node lives until it is walked, until no rank
                           can reach it, or until the outermost scope ends with no other node on the tape */
-    bool captures;     /* for a communicating operation: makes its communication a call of a captured step */
+    bool captures;     /* for a communicating operation: captured steps record its communication as a call */
     /*
      * For a communicating operation: raises *reach from this rank's value to the maximum over the ranks of the call. If
      * the maximum is LS_REACH_FAILED, all ranks fail with the first rank's cause. If `agree` is NULL, the backward rule
@@ -122,8 +122,8 @@ struct ls_op {
      */
     ls_status (*agree)(ls_node *node, ls_reach *reach);
     uint8_t public_call; /* ls_public_call of a collective, otherwise LS_PUBLIC_NONE */
-    bool equal_results;  /* a collective to which every rank brings an input, with the same result on all ranks */
-    bool root_result;    /* a collective to which every rank brings an input, with a result on the root only */
+    bool equal_results;  /* a collective to which every rank passes an input, with the same result on all ranks */
+    bool root_result;    /* a collective to which every rank passes an input, with a result on the root only */
     bool answers;        /* on a received message: `agree` only sends, or completes what it has started to send */
     uint8_t optional;    /* bit i: input i may be NULL */
     uint8_t reads[LS_NODE_INPUTS]; /* bit k of entry i: the gradient of input i needs the elements of input k; a pass
@@ -141,10 +141,10 @@ struct ls_node {
     ls_tensor *gradient; /* gradient of the output, accumulated so far; owned; may be shared with other nodes */
     int input_count;
     bool holds_output;
-    const ls_tensor *counted; /* of a mean over samples: see ls_samples_call; belongs to saved[] */
-    int sum;                  /* of a sum over samples with a scaling factor: its number in the order of the tapes */
-    uint8_t spread;           /* samples.h explains `spread` to `has_constant`, and `samples_of` */
-    bool reaches;             /* see ls_batch_loss_reaches */
+    const ls_tensor *divisor_tensor; /* of a mean over samples: see ls_samples_call; belongs to saved[] */
+    int sum_index;  /* of a sum over samples with a scaling factor: its index in the order of the tapes */
+    uint8_t spread; /* samples.h explains `spread` to `has_constant`, and `samples_of` */
+    bool reaches;   /* see ls_batch_loss_reaches */
     bool sums_samples;
     bool divides;      /* a mean over samples with its own divisor */
     bool has_constant; /* an input without history was computed from this rank's samples */

@@ -196,7 +196,7 @@ static uint8_t add_sum(ls_batch_loss *loss, ls_node *node, const ls_samples_call
     const int number = loss->sums++;
     const double divisor = call->divisor;
     node->sums_samples = true;
-    node->counted = call->counted;
+    node->divisor_tensor = call->divisor_tensor;
     node->plain = isinf(divisor);
     node->divides = !isinf(divisor);
     node->parameters.number[LS_NODE_WEIGHT] = loss->divisor = divisor;
@@ -222,9 +222,9 @@ static bool is_combined_constant(const ls_tensor *input) {
 }
 
 /*
- * Marks a collective call with equal results, and its input, if the input is plain sums. Such a sum is scaled by the
- * number of ranks, because the ranks average its gradient. If the program itself combines the sums of the ranks, the
- * scaling must be undone: the ranks then compute with the same values as a single process.
+ * Marks a collective call with equal results, and its input, if the input contains only plain sums. Such a sum is
+ * scaled by the number of ranks, because the ranks average its gradient. If the program itself combines the sums of the
+ * ranks, the scaling must be undone: the ranks then compute with the same values as a single process.
  */
 static void mark_collected(ls_node *node) {
     ls_node *input = node_of(node->inputs[0]);
@@ -253,7 +253,7 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
                   : spread == LS_SPREAD_REFUSED ? REFUSED
                                                 : SUMS;
     }
-    if (inputs != 0 && node->op->root_result) { /* a loss on the root alone would count by the root's samples */
+    if (inputs != 0 && node->op->root_result) { /* a loss on the root only would be scaled by the root's share */
         return refuse(loss, node);
     }
     if (inputs == 0 || node->op->communicates) { /* the program decides what the ranks exchange */
@@ -300,7 +300,7 @@ typedef struct search {
     int count;
     int number; /* index of the next sum */
     double *divisors;
-    const ls_tensor **counted;
+    const ls_tensor **divisor_tensors;
     const double *weights;
     double plain; /* the scaling factor of sums without a divisor; 0 if none was visited */
     ls_node_filter *is_over_ranks;
@@ -322,11 +322,11 @@ static void visit_sum(void *user, ls_node *node) {
     }
     if (s->divisors != NULL) {
         s->divisors[i] = node->parameters.number[LS_NODE_WEIGHT];
-        if (s->counted != NULL) {
-            s->counted[i] = node->counted;
+        if (s->divisor_tensors != NULL) {
+            s->divisor_tensors[i] = node->divisor_tensor;
         }
     } else {
-        node->sum = s->number - 1;
+        node->sum_index = s->number - 1;
         s->plain = node->divides ? s->plain : s->weights[i];
         node->weighed = s->weights[i] != 1 || ls_thread_present->capture != NULL; /* a replay may change the factor */
         node->parameters.number[LS_NODE_WEIGHT] = s->weights[i];
@@ -334,9 +334,9 @@ static void visit_sum(void *user, ls_node *node) {
 }
 
 void ls_batch_loss_divisors(const ls_batch_loss *loss, int first, int count, double *divisors,
-                            const ls_tensor **counted) {
+                            const ls_tensor **divisor_tensors) {
     visit(loss->innermost, visit_sum,
-          &(search){.first = first, .count = count, .divisors = divisors, .counted = counted});
+          &(search){.first = first, .count = count, .divisors = divisors, .divisor_tensors = divisor_tensors});
 }
 
 void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const double *weights,
@@ -449,8 +449,8 @@ static ls_status refuse_call(const ls_op *op) {
                                      "gives only the root a result: use ls_allreduce or ls_allgather",
                                      op->name)
                            : ls_fail(LS_ERR_UNSUPPORTED,
-                                     "ls_backward: %s gets sums and means over the samples of a data-parallel module's "
-                                     "output in one tensor, which data parallelism scales differently: call it "
+                                     "ls_backward: the input of %s mixes sums and means over the samples of a "
+                                     "data-parallel module's output, which need different scaling factors: call it "
                                      "separately for sums and for means",
                                      op->name);
 }

@@ -111,12 +111,12 @@ typedef bool ls_node_filter(const ls_node *node, const void *ranks);
 
 /*
  * Stores the divisors, on this rank, of `count` sums beginning with number `first`, and the scaling factors of their
- * gradients. Sums without a divisor get INFINITY. `counted` may be NULL; it gets the tensors that contain the divisors
- * (borrowed), and NULL for divisors that are known from shapes. `is_over_ranks` and its argument select the collective
- * calls that undo the scaling of such sums.
+ * gradients. Sums without a divisor get INFINITY. `divisor_tensors` may be NULL; it gets the tensors that contain the
+ * divisors (borrowed), and NULL for divisors that are known from shapes. `is_over_ranks` and its argument select the
+ * collective calls that undo the scaling of such sums.
  */
 void ls_batch_loss_divisors(const ls_batch_loss *loss, int first, int count, double *divisors,
-                            const ls_tensor **counted);
+                            const ls_tensor **divisor_tensors);
 void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const double *weights,
                          ls_node_filter *is_over_ranks, const void *ranks);
 

@@ -13,6 +13,7 @@
 
 #include "base/memory.h"
 #include "data/dataset.h"
+#include "formats/file.h"
 #include "formats/image.h"
 #include "tensor/device.h"
 
@@ -78,7 +79,7 @@ static int by_bytes(const void *left, const void *right) {
 static ls_status list_folder(const char *path, names *found) {
     DIR *folder = opendir(path);
     if (folder == NULL) {
-        return ls_fail(LS_ERR_IO, "%s: cannot open the folder %s: %s", call, path, strerror(errno));
+        return ls_fail_open(call, path);
     }
     ls_status status = LS_OK;
     errno = 0;

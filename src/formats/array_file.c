@@ -1,6 +1,5 @@
 #include "formats/array_file.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -10,6 +9,7 @@
 
 #include "base/memory.h"
 #include "base/module_file.h"
+#include "formats/file.h"
 
 /* ---- plug-ins ---------------------------------------------------------------------------------------------------- */
 
@@ -96,7 +96,7 @@ static ls_status check_path(const char *call, const char *path) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the path is NULL", call);
     }
     if (stat(path, &about) != 0 || access(path, R_OK) != 0) {
-        return ls_fail(LS_ERR_IO, "%s: cannot open %s: %s", call, path, strerror(errno));
+        return ls_fail_open(call, path);
     }
     return S_ISREG(about.st_mode) ? LS_OK : ls_fail(LS_ERR_IO, "%s: %s is not a regular file", call, path);
 }
@@ -105,7 +105,7 @@ static ls_status note_size(ls_array_file *file) {
     struct stat about;
     file->descriptor = open(file->path, O_RDONLY | O_CLOEXEC);
     if (file->descriptor < 0 || fstat(file->descriptor, &about) != 0) {
-        return ls_fail(LS_ERR_IO, "%s: cannot open %s: %s", file->call, file->path, strerror(errno));
+        return ls_fail_open(file->call, file->path);
     }
     file->bytes = (int64_t)about.st_size;
     return LS_OK;

@@ -35,6 +35,15 @@ static ls_status check_kind(const ls_source *source, const struct stat *status, 
                : ls_fail(LS_ERR_IO, "%s: %s is a %s, not a file", source->call, source->path, kind_of(status->st_mode));
 }
 
+ls_status ls_fail_open(const char *call, const char *path) {
+    const int reason = errno;
+    char folder[PATH_MAX];
+    return path[0] != '/' && reason == ENOENT && getcwd(folder, sizeof folder) != NULL
+               ? ls_fail(LS_ERR_IO, "%s: cannot open %s: %s (the working directory is %s)", call, path,
+                         strerror(reason), folder)
+               : ls_fail(LS_ERR_IO, "%s: cannot open %s: %s", call, path, strerror(reason));
+}
+
 /* Checks the kind of the file before opening it too: opening a device may have side effects, and opening a pipe
  * blocks. */
 static ls_status open_file(ls_source *source, bool pipes) {
@@ -44,7 +53,7 @@ static ls_status open_file(ls_source *source, bool pipes) {
     }
     source->fd = open(source->path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
     if (source->fd < 0 || fstat(source->fd, &status) != 0) {
-        return ls_fail(LS_ERR_IO, "%s: cannot open %s: %s", source->call, source->path, strerror(errno));
+        return ls_fail_open(source->call, source->path);
     }
     source->size = S_ISREG(status.st_mode) ? (size_t)status.st_size : SIZE_MAX;
     return check_kind(source, &status, pipes);

@@ -38,6 +38,9 @@ typedef struct ls_source {
  */
 ls_status ls_source_open(const char *call, const char *path, bool inflate, ls_source *source);
 
+/* Sets LS_ERR_IO with the reason in errno: a file or folder could not be opened. */
+ls_status ls_fail_open(const char *call, const char *path);
+
 /* Reads the next `size` bytes. `*got` is less than `size` only at the end of the file. */
 ls_status ls_source_read(ls_source *source, void *bytes, size_t size, size_t *got);
 

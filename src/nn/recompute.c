@@ -236,7 +236,7 @@ static ls_status leave(const ls_module *module, bool backward, ls_status status)
     if (unit == NULL || capture == NULL) {
         return unit != NULL ? unit->leave(unit, backward, status) : status;
     }
-    ls_capture_call_begin(capture); /* the unit sets missing gradients to zero */
+    ls_capture_call_begin(capture); /* marks gradients, because the unit sets missing gradients to zero */
     status = unit->leave(unit, backward, status);
     if (ls_capture_call_end(capture, status, backward ? leave_backward : leave_forward, unit)) {
         ls_capture_leave(capture);

@@ -213,7 +213,7 @@ static ls_status finish_pass(ls_data_parallel_state *state, const ls_pass_findin
 
 /*
  * Records that a pass has failed, on all ranks. The ranks may hold different outputs now. If the program continues, the
- * module takes part in later passes that depend on them.
+ * module takes part in later passes that depend on these outputs.
  */
 static void note_failure(ls_data_parallel_state *state) {
     state->pending = false;
@@ -246,9 +246,9 @@ typedef struct captured_pass {
     int64_t samples;
     double divisor;        /* of the only mean */
     const ls_tensor *only; /* that divisor, if the step computes it; otherwise NULL */
-    ls_batch_loss loss;    /* its counts; no pointers */
+    ls_batch_loss loss;    /* its pointers are NULL */
     double divisors[LS_DIVISORS];
-    const ls_tensor *counted[LS_DIVISORS];            /* divisors that the step computes; NULL for other sums */
+    const ls_tensor *divisor_tensors[LS_DIVISORS];    /* divisors that the step computes; NULL for other sums */
     double *factors[LS_FACTOR_OF_SUMS + LS_DIVISORS]; /* addresses in the record; NULL if no call uses the factor */
     bool has_shares;                                  /* a replay has already exchanged the shares */
     bool has_findings;
@@ -274,7 +274,8 @@ static ls_status begin_usual(ls_data_parallel_state *state) {
 
 static void read_divisors(captured_pass *pass) {
     for (int i = 0; i < pass->loss.sums && i < LS_DIVISORS; i++) {
-        pass->divisors[i] = pass->counted[i] != NULL ? ls_tensor_number(pass->counted[i]) : pass->divisors[i];
+        pass->divisors[i] =
+            pass->divisor_tensors[i] != NULL ? ls_tensor_number(pass->divisor_tensors[i]) : pass->divisors[i];
     }
     pass->divisor = pass->only != NULL ? ls_tensor_number(pass->only) : pass->divisor;
 }
@@ -345,21 +346,21 @@ static void record_loss(captured_pass *pass, const ls_batch_loss *loss) {
     pass->loss.output = NULL;
     pass->loss.innermost = NULL;
     pass->loss.refused = NULL;
-    ls_batch_loss_divisors(loss, 0, LS_DIVISORS, pass->divisors, pass->counted);
+    ls_batch_loss_divisors(loss, 0, LS_DIVISORS, pass->divisors, pass->divisor_tensors);
     if (loss->only >= 0) {
         double divisor;
         ls_batch_loss_divisors(loss, loss->only, 1, &divisor, &pass->only);
     }
 }
 
-/* Replaces the divisors' tensors by copies for the latest call, which is the begin of the pass. */
+/* Replaces the divisors' tensors with copies for the latest call, which begins the pass. */
 static void record_divisors(captured_pass *pass, ls_capture *capture) {
     if (pass == NULL) {
         return;
     }
     pass->only = ls_capture_tensor(capture, pass->only, false);
     for (int i = 0; i < LS_DIVISORS; i++) {
-        pass->counted[i] = ls_capture_tensor(capture, pass->counted[i], false);
+        pass->divisor_tensors[i] = ls_capture_tensor(capture, pass->divisor_tensors[i], false);
     }
 }
 
@@ -415,15 +416,16 @@ static ls_status capture_end(ls_data_parallel_state *state, ls_capture *capture,
 }
 
 /*
- * Fails if the ranks that run the step would make other calls than its replay. `agreed`: the ranks have agreed on the
- * scaling factors of the captured pass.
+ * Fails if the calls of a replay would differ from the calls of ranks that run the step. `agreed` is true if the ranks
+ * agreed on the scaling factors of the captured pass.
  */
 static ls_status check_captured(void *object, int agreed) {
     const ls_data_parallel_state *state = object;
     const bool same = agreed ? state->agrees : !agrees_anyway(state);
     return same ? LS_OK
-                : ls_fail(LS_ERR_STATE, "ls_step_replay: since ls_step_capture, a loss needed numbers of all ranks, or "
-                                        "gradients were accumulated without synchronization: capture the step again");
+                : ls_fail(LS_ERR_STATE,
+                          "ls_step_replay: since ls_step_capture, a loss needed numbers from all ranks, or "
+                          "gradients were accumulated without synchronization: capture the step again");
 }
 
 /* Fails under no_sync, which skips the exchanges of the step. */
@@ -449,6 +451,7 @@ void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture
                          &(ls_capture_guard){.check = check_synchronizes, .hold = hold_captured, .object = state});
 }
 
+/* Runs and records the beginning of a pass. */
 static ls_status capture_pass(ls_data_parallel_state *state, ls_capture *capture, ls_batch_loss *loss, bool agreed) {
     const ls_status status = agreed ? capture_begin_agreed(state, capture, loss) : capture_begin(state, capture, loss);
     ls_capture_add_guard(

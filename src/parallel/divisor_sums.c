@@ -67,10 +67,10 @@ static double share_of_divisor(double own, double all) {
 }
 
 /*
- * Computes the scaling factors of the loss, and of its sums from index `first`, relative to the factor of the loss.
- * Stores the factor of the loss only for the first block, or for the block of a mean that is multiplied. Returns the
- * number of sums that have factors. A loss that is one mean multiplied by a tensor that requires a gradient is scaled
- * as a whole. `loss` needs no tape.
+ * Computes the scaling factor of the loss, and, relative to it, the factors of a block of sums: at most LS_DIVISORS
+ * sums from index `first` on. Returns the number of these factors. A loss that is one mean multiplied by a tensor that
+ * requires a gradient has only a factor of the loss. Stores the factor of the loss only for the first block, or for the
+ * block with that mean. Does not use the tape of `loss`.
  */
 static int compute_factors(const ls_data_parallel_state *state, const ls_batch_loss *loss, int first,
                            const ls_divisor_sums *own, const ls_divisor_sums *all, double *of_loss, double *of_sums) {

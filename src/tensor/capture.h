@@ -180,7 +180,7 @@ void ls_capture_set_per_sample(ls_capture *capture, int count, int64_t per_sampl
  * captured step. */
 void ls_capture_move_samples(ls_capture *capture, int64_t samples);
 
-/* capture_kernels.c: returns the address of the number with which the latest call fills or multiplies. */
+/* capture_kernels.c: returns the address of the number that the latest call, a fill or a multiplication, uses. */
 double *ls_capture_number(const ls_capture *capture);
 
 /* capture_kernels.c */

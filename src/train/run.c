@@ -125,7 +125,7 @@ static ls_status check_borrowed(const ls_trial *trial) {
 static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
     LS_TRY(ls_trial_begin_agreeing(trial));
     LS_TRY(check_borrowed(trial));
-    if (!trial->continues) { /* an older checkpoint may have replaced an epoch that a signal interrupted */
+    if (!trial->continues) { /* drop results of an interrupted epoch: an older checkpoint may be loaded */
         ls_metrics_begin(trial, NULL, false);
     }
     LS_TRY(ls_trial_check_alike(trial));

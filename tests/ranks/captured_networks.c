@@ -1,7 +1,7 @@
 /*
  * The random networks of networks.txt as data-parallel models on several ranks: training by replays of a captured step
  * is bit-identical to training by the function of the step. Two of three networks average gradients during the backward
- * pass. Skipped are networks whose layers or losses are not allowed in ls_data_parallel, and steps with ls_bce_loss,
+ * pass. The test skips networks whose layers or losses are not allowed in ls_data_parallel, and steps with ls_bce_loss,
  * which cannot be captured. LOCKSTEP_TEST_LONG trains 200 steps.
  *
  * ranks: 2 3

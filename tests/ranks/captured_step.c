@@ -30,14 +30,14 @@ typedef struct run_plan {
     int revoked_at;  /* the step before which the last rank revokes the communicator */
     int refused_at;  /* the step in which the wire format fails on the last rank */
     int stranded_at; /* the step with a second module, which rank 0 does not reach; the next step fails, too */
-    bool doubles;    /* the loss has a term of a second data-parallel model, and batch normalization needs agreement */
+    bool doubles;    /* the loss has a term from a second data-parallel model */
     int skips_at;    /* the step in which the last rank has no samples */
-    int seeded;      /* the backward pass begins with a given gradient: 1: of the loss, 2: of a tensor before a mean */
+    int seeded;      /* ls_backward_with gets an initial gradient. 1: of the loss; 2: of the squared output */
     bool keeps;      /* gradients accumulate over the steps */
     bool reduces;    /* the loss contains an all-reduce */
-    int sums;        /* the loss has terms that are sums */
+    int sums;        /* number of terms of the loss that are sums over samples */
     bool normalizes; /* the model has batch normalization */
-    bool statistics; /* the model computes with running statistics that the step makes */
+    bool statistics; /* the step creates tensors for running statistics */
     bool drops;      /* the model has dropout */
     bool repeats;    /* a layer runs twice */
     bool recomputes; /* the layer's forward function runs again in the backward pass */
@@ -54,7 +54,7 @@ typedef struct training {
     ls_optimizer *optimizer;
     ls_tensor *x, *target;
     ls_tensor *weight; /* of the classes; or NULL */
-    ls_tensor *seed;   /* the first gradient; or NULL */
+    ls_tensor *seed;   /* the initial gradient; or NULL */
     ls_step *step;     /* NULL on ranks that do not replay */
     bool smaller;      /* the batch of this step has two samples */
     char message[LS_ERROR_CAPACITY];
@@ -86,7 +86,7 @@ static ls_module *make_repeating(const run_plan *plan) {
     return ls_module_finish(model);
 }
 
-/* Normalizes with statistics that the step makes: a view of a buffer, and tensors that nothing keeps. */
+/* Normalizes with running statistics that the step creates: views of a buffer, and temporary tensors. */
 static ls_tensor *forward_statistics(ls_module *self, ls_tensor *x) {
     ls_tensor *both = ls_module_buffer(self, 0);
     ls_tensor *h = ls_batch_norm(ls_forward(ls_module_child(self, 0), x), ls_select(both, 0, 0), ls_select(both, 0, 1),
@@ -375,8 +375,8 @@ static ls_status averages_in_buckets(ls_comm *world) {
     return LS_OK;
 }
 
-/* A replay of the optimizer's step shares the parameters. From stage 2 on, replays average the gradients of each unit
- * in the backward pass; in stage 3, they also gather its parameters. */
+/* A replay of the optimizer's step sends the updated parameters to all ranks. From stage 2 on, replays average the
+ * gradients of each unit in the backward pass; in stage 3, they also gather its parameters. */
 static ls_status captures_zero(ls_comm *world) {
     for (int zero = 1; zero <= 3; zero++) {
         LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero}}));
@@ -417,7 +417,7 @@ static ls_status normalizes(ls_comm *world) {
     return compare(world, (run_plan){.normalizes = true, .parallel = overlap, .smaller_at = 3, .branch_at = 5});
 }
 
-/* The divisors of such losses depend on the targets, or the ranks agree on several scaling factors. */
+/* Losses whose divisors depend on the targets, and losses that need several scaling factors. */
 static ls_status scales_losses(ls_comm *world) {
     static const ls_data_parallel_options overlap = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 64};
     LS_TRY(compare(world, (run_plan){.weights = true, .smaller_at = 3}));
@@ -561,7 +561,7 @@ static ls_status notices_no_sync(ls_comm *world, ls_overlap_mode overlap) {
     return LS_OK;
 }
 
-/* After a loss that needs numbers of all ranks, the ranks agree before every pass. The step must be captured again. */
+/* After a loss that needs numbers from all ranks, ranks agree before every pass. The step must be captured again. */
 static ls_status notices_other_losses(ls_comm *world) {
     training self;
     run_plan plan = {.replaying = ALL};
@@ -575,7 +575,7 @@ static ls_status notices_other_losses(ls_comm *world) {
     plan.sums = 0;
     ls_scope *scope = ls_scope_begin();
     LS_CHECK(take_step(&self, 1) == LS_ERR_STATE);
-    LS_EXPECT_MESSAGE("a loss needed numbers of all ranks");
+    LS_EXPECT_MESSAGE("a loss needed numbers from all ranks");
     LS_CHECK(ls_scope_end(scope) == LS_ERR_STATE);
     LS_TRY(ranks_have_same_module(world, self.model));
     end(&self);
@@ -602,7 +602,7 @@ static ls_status is_refused(ls_comm *world, run_plan plan, const char *reason) {
     return LS_OK;
 }
 
-/* A step that is not captured runs on ranks that replay it, too. */
+/* If a step cannot be captured, ls_step_replay runs its function. */
 static ls_status falls_back(ls_comm *world) {
     return compare(world, (run_plan){.falls_back = true, .reduces = true});
 }

@@ -252,7 +252,7 @@ static ls_status wrong_input(ls_comm *world) {
     return LS_OK;
 }
 
-/* A call that fails stores NULL instead of a work, so the program may wait for it. */
+/* A call that fails stores NULL instead of an ls_work, so the program may pass the result to ls_work_wait. */
 static ls_status no_work(ls_comm *world) {
     ls_work *const stale = (ls_work *)&(char){0};
     float x = 0;

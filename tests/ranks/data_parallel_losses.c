@@ -394,7 +394,7 @@ static ls_status own_losses(ls_comm *world) {
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
-/* The ranks over which losses of the program communicate; NULL for the process with the global batch. */
+/* The communicator of losses that communicate; NULL in the process with the global batch. */
 static _Thread_local ls_comm *summed_over;
 
 /* Only the root has the sum of all ranks, and a loss. */
@@ -443,7 +443,7 @@ static ls_tensor *product_of_means(const loss_case *c, const sample_batch *b) {
     return ls_mul(ls_mean(b->output), ls_mean(loss_difference(b)));
 }
 
-/* The mean needs another scaling factor than the sum. */
+/* The sum and the mean need different scaling factors. */
 static ls_tensor *mixed_sums(const loss_case *c, const sample_batch *b) {
     (void)c;
     ls_tensor *difference = loss_difference(b);

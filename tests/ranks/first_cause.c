@@ -240,7 +240,7 @@ static ls_status passes(ls_comm *world) {
     return LS_OK;
 }
 
-/* One rank has a different loss, which needs numbers of all ranks before the pass. */
+/* One rank has a different loss, which needs numbers from all ranks before the pass. */
 static ls_status other_loss(ls_comm *world, int passes_before) {
     ls_module *model = make_model(world, false);
     for (int i = 0; i < passes_before + 3; i++) {

@@ -194,7 +194,7 @@ kills=0
 for seed in $seeds; do
     check_kill "$seed"
 done
-# If the machine was slower while the rest was measured, all kills may come too late: kill right after a checkpoint.
+# If rest_ms was measured while the machine was slow, all kills may have come too late: kill right after a checkpoint.
 rest_ms=0
 for seed in $(shuf -i 1-32767 -n 20); do
     [ "$kills" -gt 0 ] || [ -n "${LOCKSTEP_TEST_SEED:-}" ] || check_kill "$seed"

@@ -9,7 +9,7 @@
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 
-/* The inputs after the inputs of every norm: the statistics, which ls_batch_norm computes. */
+/* These inputs follow the inputs that all norms have. ls_batch_norm computes them. */
 enum { MEAN = BIAS + 1, RSTD };
 
 /* ---- batch_norm -------------------------------------------------------------------------------------------------- */
@@ -90,7 +90,7 @@ static ls_status multiply_by_number(ls_tensor *numbers, const ls_tensor *number)
     return ls_kernels_of(numbers)->mul(ls_stream_of(numbers), numbers, (const ls_tensor *[]){numbers, &factor}, NULL);
 }
 
-/* Sums the numbers, f64 and dense, over ranks. */
+/* Sums dense f64 numbers over ranks. */
 static ls_status add_over_ranks(ls_batch_part *part, const ls_tensor *numbers) {
     ls_host_view view;
     LS_TRY(ls_host_view_begin(&view, numbers, LS_HOST_READ | LS_HOST_WRITE));
@@ -116,12 +116,13 @@ static ls_status add_sums(ls_tensor *d, const ls_tensor *sums, const ls_tensor *
 
 /*
  * Indices in saved[] of the node of shared_norm_op. INVERSE is one number: the reciprocal of the number of values per
- * channel on all ranks together, or 0 without values. The sums exist during a backward pass: the sum of g for each
- * channel, then the sum of (x - mean) g for each channel. The sums of all ranks are followed by three numbers: how many
- * ranks have a gradient in this pass, how many may have one in a later pass, and on how many the pass has failed.
+ * channel on all ranks together, or 0 without values. OWN_SUMS and ALL_SUMS exist only during a backward pass. Both
+ * contain the sum of g for each channel, then the sum of (x - mean) g for each channel. ALL_SUMS also contains three
+ * numbers: how many ranks have a gradient in this pass, how many may have one in a later pass, and on how many ranks
+ * the pass has failed.
  */
 enum { OWN_SUMS, ALL_SUMS, INVERSE };
-enum { SUMS_A_CHANNEL = 2 };
+enum { SUMS_PER_CHANNEL = 2 };
 enum { REACHED_NOW, REACHED_LATER, REACH_FAILED, REACHES };
 
 static void drop_sums(ls_node *node) {
@@ -133,7 +134,7 @@ static void drop_sums(ls_node *node) {
 
 static ls_tensor *new_sums(const ls_node *node, int64_t more) {
     const ls_tensor *x = node->inputs[X];
-    const int64_t size = SUMS_A_CHANNEL * x->size[1] + more;
+    const int64_t size = SUMS_PER_CHANNEL * x->size[1] + more;
     return ls_tensor_new_owned(node->op->name, ls_tensor_device(x), 1, &size, LS_F64);
 }
 
@@ -176,7 +177,7 @@ static ls_status exchange_sums(ls_batch_part *part, const ls_tensor *all, ls_rea
     return ls_host_view_end(&view, status);
 }
 
-/* The exchange as a call of a captured step. */
+/* The arguments of the exchange as a call of a captured step. */
 typedef struct captured_sums {
     ls_batch_part *part;
     ls_tensor *all;
@@ -282,7 +283,7 @@ static const ls_op shared_norm_op = {
     .optional = 1U << WEIGHT | 1U << BIAS};
 
 /* Computes running += momentum * (present - running). */
-static ls_status move_running(ls_tensor *running, const ls_tensor *present, double momentum, double correction) {
+static ls_status update_running(ls_tensor *running, const ls_tensor *present, double momentum, double correction) {
     const ls_kernels *kernels = ls_kernels_of(running);
     ls_stream *stream = ls_stream_of(running);
     const ls_dtype dtype = (ls_dtype)running->dtype;
@@ -291,17 +292,18 @@ static ls_status move_running(ls_tensor *running, const ls_tensor *present, doub
 }
 
 /* Updates the running statistics with the statistics of `values` values per channel. */
-static ls_status move_both(const batch_norm *norm, const ls_tensor *mean, const ls_tensor *variance, double values) {
-    LS_TRY(move_running(norm->running_mean, mean, norm->momentum, 1.0));
-    return move_running(norm->running_var, variance, norm->momentum, values / (values - 1.0));
+static ls_status update_running_statistics(const batch_norm *norm, const ls_tensor *mean, const ls_tensor *variance,
+                                           double values) {
+    LS_TRY(update_running(norm->running_mean, mean, norm->momentum, 1.0));
+    return update_running(norm->running_var, variance, norm->momentum, values / (values - 1.0));
 }
 
 /* Returns whether the call updates the running statistics. */
-static bool moves(const batch_norm *norm, double values) {
+static bool updates_running(const batch_norm *norm, double values) {
     return norm->running_mean != NULL && values > 0 && !ls_thread_present->recomputes;
 }
 
-/* The arguments of share_statistics, and its result. */
+/* The arguments of compute_shared_statistics, and its result. */
 typedef struct shared_batch {
     batch_norm norm;
     const ls_tensor *x; /* in the kernels' shape */
@@ -311,17 +313,18 @@ typedef struct shared_batch {
 
 /*
  * Computes mean and (biased) variance over all ranks in two passes, as for one batch: the deviations are from the
- * global mean, which avoids cancellation. `room` has space for one number per channel, plus one.
+ * global mean, which avoids cancellation. `workspace` has space for one number per channel, plus one.
  */
-static ls_status sum_over_ranks(shared_batch *s, ls_tensor *room) {
+static ls_status compute_moments(shared_batch *s, ls_tensor *workspace) {
     ls_batch_part *part = s->norm.part;
     const ls_kernels *kernels = ls_kernels_of(s->x);
     ls_stream *stream = ls_stream_of(s->x);
     const int64_t channels = s->mean->count;
-    ls_tensor sums = ls_stack_view_slice(room, 0, 0, channels, 1), last = ls_stack_view_slice(room, 0, channels, 1, 1);
+    ls_tensor sums = ls_stack_view_slice(workspace, 0, 0, channels, 1),
+              last = ls_stack_view_slice(workspace, 0, channels, 1, 1);
     LS_TRY(kernels->batch_norm_sums(stream, &sums, NULL, s->x, NULL));
     LS_TRY(kernels->fill(stream, &last, (double)s->x->size[0] * (double)s->x->size[2]));
-    LS_TRY(add_over_ranks(part, room));
+    LS_TRY(add_over_ranks(part, workspace));
     LS_TRY(ls_tensor_fetch(&last, 0, &s->values));
     if (s->values == 1 && channels > 0) {
         return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: training needs more than one value per channel; all ranks "
@@ -338,14 +341,15 @@ static ls_status sum_over_ranks(shared_batch *s, ls_tensor *room) {
 }
 
 /* Computes the statistics of the batch on all ranks, and updates the running statistics. */
-static ls_status share_statistics(shared_batch *s) {
+static ls_status compute_shared_statistics(shared_batch *s) {
     const int64_t size = s->mean->count + 1;
-    ls_tensor *room = ls_tensor_new_owned(batch_norm_op.name, ls_tensor_device(s->x), 1, &size, LS_F64);
-    LS_TRY(ls_made(room));
-    const ls_status status = sum_over_ranks(s, room);
-    ls_tensor_drop(room);
+    ls_tensor *workspace = ls_tensor_new_owned(batch_norm_op.name, ls_tensor_device(s->x), 1, &size, LS_F64);
+    LS_TRY(ls_made(workspace));
+    const ls_status status = compute_moments(s, workspace);
+    ls_tensor_drop(workspace);
     LS_TRY(status);
-    return moves(&s->norm, s->values) ? move_both(&s->norm, s->mean, s->variance, s->values) : LS_OK;
+    return updates_running(&s->norm, s->values) ? update_running_statistics(&s->norm, s->mean, s->variance, s->values)
+                                                : LS_OK;
 }
 
 /* Notes that all ranks still have the same running statistics. */
@@ -356,16 +360,16 @@ static void keep_equal(const batch_norm *norm) {
     }
 }
 
-/* A replay has already counted the changes of the running statistics. */
+/* ls_capture_run has already counted this change of the running statistics. */
 static ls_status replay_statistics(void *object) {
     shared_batch *s = object;
-    LS_TRY(share_statistics(s));
+    LS_TRY(compute_shared_statistics(s));
     keep_equal(&s->norm);
     return LS_OK;
 }
 
-/* Returns a copy of running statistics for the latest call. The copy has the storage, which keep_equal compares, unless
- * the step makes the storage. */
+/* Returns a copy of running statistics for the latest call. keep_equal compares storages, so the copy refers to the
+ * original storage, except if the step allocates it. */
 static ls_tensor *capture_running(ls_capture *capture, const ls_tensor *running) {
     ls_tensor *copy = ls_capture_tensor(capture, running, false);
     if (copy != NULL && ls_capture_add_storage(capture, running->storage)) {
@@ -374,7 +378,7 @@ static ls_tensor *capture_running(ls_capture *capture, const ls_tensor *running)
     return copy;
 }
 
-/* Makes the statistics a call of a captured step. */
+/* Computes the statistics, and records the computation as one call of the captured step. */
 static ls_status capture_statistics(ls_capture *capture, shared_batch *s) {
     if (s->norm.running_mean != NULL) { /* replays check that the program has not freed them */
         ls_capture_note_here(batch_norm_op.name, s->norm.running_mean);
@@ -382,7 +386,7 @@ static ls_status capture_statistics(ls_capture *capture, shared_batch *s) {
     }
     shared_batch *call = ls_capture_allocate(capture, sizeof *call);
     ls_capture_pause(capture);
-    const ls_status status = share_statistics(s);
+    const ls_status status = compute_shared_statistics(s);
     if (ls_capture_call_end(capture, status, replay_statistics, call)) {
         *call = (shared_batch){.norm = s->norm,
                                .x = ls_capture_tensor(capture, s->x, false),
@@ -395,10 +399,10 @@ static ls_status capture_statistics(ls_capture *capture, shared_batch *s) {
     return status;
 }
 
-static ls_status shared_statistics(shared_batch *s) {
+static ls_status find_shared_statistics(shared_batch *s) {
     ls_capture *capture = ls_thread_present->capture;
-    LS_TRY(capture == NULL ? share_statistics(s) : capture_statistics(capture, s));
-    if (moves(&s->norm, s->values)) {
+    LS_TRY(capture == NULL ? compute_shared_statistics(s) : capture_statistics(capture, s));
+    if (updates_running(&s->norm, s->values)) {
         ls_tensor_changed(s->norm.running_mean, batch_norm_op.name);
         ls_tensor_changed(s->norm.running_var, batch_norm_op.name);
     }
@@ -461,7 +465,7 @@ static ls_status check_batch_norm(const batch_norm *norm) {
 }
 
 /* Computes rstd = 1 / sqrt(variance + epsilon). Both may be the same tensor. */
-static ls_status take_rstd(ls_tensor *rstd, const ls_tensor *variance, double epsilon) {
+static ls_status compute_rstd(ls_tensor *rstd, const ls_tensor *variance, double epsilon) {
     const ls_kernels *kernels = ls_kernels_of(rstd);
     ls_stream *stream = ls_stream_of(rstd);
     LS_TRY(kernels->add_number(stream, rstd, &variance, &epsilon));
@@ -477,10 +481,10 @@ static ls_status own_statistics(const batch_norm *norm, const ls_tensor *x, ls_t
         LS_TRY(ls_kernels_of(mean)->fill(ls_stream_of(mean), mean, 0));
         LS_TRY(ls_kernels_of(variance)->fill(ls_stream_of(variance), variance, 0));
     }
-    if (moves(norm, values)) {
+    if (updates_running(norm, values)) {
         ls_tensor_changed(norm->running_mean, batch_norm_op.name);
         ls_tensor_changed(norm->running_var, batch_norm_op.name);
-        return move_both(norm, mean, variance, values);
+        return update_running_statistics(norm, mean, variance, values);
     }
     return LS_OK;
 }
@@ -490,9 +494,9 @@ static ls_status batch_statistics(const batch_norm *norm, const ls_tensor *dense
                                   ls_tensor *inverse) {
     const ls_tensor x = view_by_channels(dense);
     LS_TRY(inverse == NULL ? own_statistics(norm, &x, mean, rstd)
-                           : shared_statistics(&(shared_batch){
+                           : find_shared_statistics(&(shared_batch){
                                  .norm = *norm, .x = &x, .mean = mean, .variance = rstd, .inverse = inverse}));
-    return take_rstd(rstd, rstd, norm->epsilon);
+    return compute_rstd(rstd, rstd, norm->epsilon);
 }
 
 /* Computes the statistics of a dense x of f32 or f64. Stores owned tensors; *inverse is NULL if ranks do not share the
@@ -504,7 +508,7 @@ static ls_status find_statistics(const batch_norm *norm, const ls_tensor *x, ls_
     LS_TRY(ls_made(*rstd));
     if (!norm->training) {
         *mean = ls_tensor_hold(norm->running_mean);
-        return take_rstd(*rstd, norm->running_var, norm->epsilon);
+        return compute_rstd(*rstd, norm->running_var, norm->epsilon);
     }
     *mean = ls_tensor_new_owned(batch_norm_op.name, device, 1, &x->size[1], (ls_dtype)x->dtype);
     LS_TRY(ls_made(*mean));

@@ -171,8 +171,9 @@ static ls_samples_use class_loss_samples(ls_samples_call *call) {
         return LS_SAMPLES_MIXED;
     }
     if (reduction == LS_LOSS_MEAN && call->wants_divisor) {
-        call->counted = call->saved[DIVISOR];
-        call->divisor = call->counted != NULL ? ls_tensor_number(call->counted) : (double)call->inputs[X]->size[0];
+        call->divisor_tensor = call->saved[DIVISOR];
+        call->divisor =
+            call->divisor_tensor != NULL ? ls_tensor_number(call->divisor_tensor) : (double)call->inputs[X]->size[0];
     }
     return reduction == LS_LOSS_NONE ? LS_SAMPLES_KEPT : LS_SAMPLES_SUMMED;
 }

@@ -15,11 +15,10 @@
 #include "formats/json.h"
 #include "train/checkpoint/checkpoint.h"
 
-enum { SIZE_LIMIT = 1 << 28, MOST_FILES = 1 << 16 };
+enum { FORMAT = 1, SIZE_LIMIT = 1 << 28, MOST_FILES = 1 << 16 };
 #define MOST_COUNT (INT64_C(1) << 53)
 #define DIGITS     (LS_CHECKSUM_TEXT - 1)
 #define ZEROS      "00000000000000000000000000000000"
-#define FORMAT     1
 #define FORMAT_KEY "format"
 #define SUM_KEY    "xxh3"
 #define STEPS_KEY  "train_steps"

@@ -169,7 +169,7 @@ TEST(test_only_files_are_replaced) {
     expect_message("it is a folder");
 }
 
-/* Such a link, for example /dev/stdout, belongs to the system. */
+/* A link to a stream, for example /dev/stdout, belongs to the system: a writer must not replace it. */
 TEST(test_links_to_streams_are_kept) {
     char open_file[64];
     FILE *file = fopen(test_path("open"), "w");

@@ -1,5 +1,5 @@
 /*
- * Runs with ls_rate_finder, with a mixup of layers, and with callbacks whose first hooks a condition has skipped.
+ * Runs with ls_rate_finder, with ls_manifold_mixup, and with callbacks whose on_init a condition has skipped.
  *
  * devices: cpu shadow cuda
  */
@@ -200,7 +200,7 @@ static ls_status give_inputs(ls_loader *self, int64_t epoch, int64_t number, ls_
     return LS_OK;
 }
 
-/* An earlier error of the program is not the reason. */
+/* The message must not report an earlier error of the program. */
 static void test_smoothing_without_targets(void **unused) {
     (void)unused;
     static const ls_loader_type type = {.name = "inputs", .next = give_inputs};

@@ -283,8 +283,8 @@ TEST(test_evaluate_in_an_evaluation) {
     free_setting(&s);
 }
 
-/* Without .validate, "val_loss" is a name only after an evaluation with this label. Then a missing value is no error.
- */
+/* Without .validate, "val_loss" is a valid name only after an evaluation with the label "val". A missing value is then
+ * not an error. */
 TEST(test_history_of_an_evaluation_named_val) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);

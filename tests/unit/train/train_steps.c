@@ -211,7 +211,7 @@ TEST(test_what_a_step_replaces) {
     trial = ls_trial_new(&options);
     assert_null(ls_csv_read("absent.csv", NULL)); /* the cause, if the program does not check this result */
     assert_int_equal(ls_trial_run(trial, 1), LS_ERR_IO);
-    expect_message("absent.csv");
+    expect_message("cannot open absent.csv: No such file or directory (the working directory is /");
     expect_message("the loader of training data (.train) is NULL");
     ls_trial_free(trial);
     free_setting(&s);
