@@ -117,6 +117,9 @@ void ls_capture_zero_grad(ls_capture *capture, ls_tensor *tensor) {
     if (input != NULL && unused) {
         input->zeroed = true;
     }
+    if (input != NULL) {
+        input->cleared = true;
+    }
 }
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */

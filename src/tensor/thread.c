@@ -6,6 +6,8 @@
 #include "tensor/scope.h"
 
 #include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -124,6 +126,19 @@ bool ls_scope_explains_null(const ls_thread_state *thread) {
         return ls_error_status() != LS_OK;
     }
     return thread->scope->status != LS_OK || thread->scope->errors != ls_error_count;
+}
+
+ls_status ls_scope_fail_null(const char *format, ...) {
+    const ls_thread_state *thread = ls_thread();
+    if (thread == NULL || (thread->scope != &thread->root && thread->scope->status != LS_OK)) {
+        return ls_error_status();
+    }
+    char what[LS_ERROR_CAPACITY];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    return ls_scope_explains_null(thread) ? ls_fail_missing("%s", what) : ls_fail(LS_ERR_ARGUMENT, "%s is NULL", what);
 }
 
 static void empty_ring(ls_thread_state *thread, const ls_record_ring *ring) {
