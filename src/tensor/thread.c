@@ -51,8 +51,10 @@ ls_thread_state *ls_thread_make(void) {
         (ls_retired_ring){.objects = thread->retired_modules, .size = LS_RETIRED_MODULE_OBJECTS};
     thread->retired[LS_RETIRED_DATASET] =
         (ls_retired_ring){.objects = thread->retired_datasets, .size = LS_RETIRED_DATASET_OBJECTS};
-    thread->retired[LS_RETIRED_BORROWED] =
-        (ls_retired_ring){.objects = thread->retired_borrowed, .size = LS_RETIRED_BORROWED_OBJECTS};
+    thread->retired[LS_RETIRED_SINGLE] =
+        (ls_retired_ring){.objects = thread->retired_singles, .size = LS_RETIRED_SINGLE_OBJECTS};
+    thread->retired[LS_RETIRED_PART] =
+        (ls_retired_ring){.objects = thread->retired_parts, .size = LS_RETIRED_PART_OBJECTS};
     thread->past_batches = (ls_record_ring){.records = thread->past_batch_records, .size = LS_PAST_BATCH_RECORDS};
     ls_thread_present = thread;
     return thread;
