@@ -42,10 +42,8 @@ ls_dtype ls_autocast(ls_dtype dtype) {
 }
 
 /* An input is NULL if the operation that made it failed (the error is noted already), or if the caller erred. */
-static ls_tensor *refuse_missing(const ls_thread_state *thread, const ls_op *op, int i) {
-    if (!ls_scope_explains_null(thread)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: argument %d is NULL", op->name, i + 1);
-    }
+static ls_tensor *refuse_missing(const ls_op *op, int i) {
+    (void)ls_scope_fail_null("%s: argument %d", op->name, i + 1);
     return ls_scope_failed();
 }
 
@@ -101,7 +99,7 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
             }
             device = own;
         } else if (i >= 8 || (op->optional >> i & 1U) == 0) {
-            return refuse_missing(thread, op, i);
+            return refuse_missing(op, i);
         }
     }
     if (__builtin_expect(thread->capture != NULL, 0)) {

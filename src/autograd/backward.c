@@ -186,8 +186,8 @@ static bool lacks_gradient(const ls_thread_state *thread, const ls_backward_opti
 static ls_status refuse_missing(ls_thread_state *thread) {
     if (thread->scope->status != LS_OK) {
         ls_error_restore(thread->scope->status, thread->scope->message);
-    } else if (!ls_scope_explains_null(thread)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_backward: the loss is NULL");
+    } else {
+        (void)ls_scope_fail_null("ls_backward: the loss");
     }
     if (thread->walking == NULL) {
         ls_saved_error cause;

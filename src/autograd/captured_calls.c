@@ -59,11 +59,12 @@ void ls_step_record_marks(ls_step *step) {
     for (int i = 0; all != NULL && i < step->input_count; i++) {
         const captured_input *input = &step->inputs[i];
         ls_leaf *leaf = input->tensor->leaf;
-        if (leaf != NULL && !is_settled(input)) {
+        const bool settled = leaf != NULL && is_settled(input);
+        if (leaf != NULL && (!settled || input->cleared)) {
             all->marks[all->count].leaf = leaf;
             all->marks[all->count].has_gradient = leaf->has_gradient;
-            all->marks[all->count].changed = leaf->given != input->given;
-            all->marks[all->count++].given = leaf->given == ls_thread_present->pass;
+            all->marks[all->count].changed = !settled && leaf->given != input->given;
+            all->marks[all->count++].given = !settled && leaf->given == ls_thread_present->pass;
         }
     }
 }
@@ -200,6 +201,7 @@ void ls_capture_gradients_settled(ls_capture *capture) {
         captured_input *input = &step->inputs[i];
         const ls_leaf *leaf = input->tensor->leaf;
         if (leaf != NULL) {
+            input->cleared = false;
             input->settled = true;
             input->has_settled = leaf->has_gradient;
             input->given_settled = leaf->given;

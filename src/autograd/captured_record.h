@@ -15,6 +15,7 @@ typedef struct captured_input {
     bool in_program; /* the program or a scope holds a reference */
     /* of a leaf */
     bool zeroed;     /* the step clears the gradient before it uses it */
+    bool cleared;    /* the step clears the gradient after the latest exchange with the other ranks */
     bool has_before; /* the leaf had a gradient before the step */
     uint64_t given;  /* ls_leaf.given before the step */
     const ls_tensor *gradient;

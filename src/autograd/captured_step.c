@@ -7,6 +7,7 @@
 #include <lockstep/step.h>
 
 #include "autograd/tape.h"
+#include "base/freed.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/trace.h"
@@ -116,6 +117,9 @@ void ls_capture_zero_grad(ls_capture *capture, ls_tensor *tensor) {
     input = input != NULL ? input : add_input(step, tensor, "ls_zero_grad", 1);
     if (input != NULL && unused) {
         input->zeroed = true;
+    }
+    if (input != NULL) {
+        input->cleared = true;
     }
 }
 
@@ -463,11 +467,7 @@ static ls_status check_here(const char *call, const ls_step *step) {
     if (step == NULL) {
         return ls_fail_missing("ls_step_replay: the step");
     }
-    if (step->function == NULL) {
-        return ls_fail(LS_ERR_STATE,
-                       "%s: the step has already been freed (ls_step_free); free it only after its last use", call);
-    }
-    return LS_OK;
+    return step->function != NULL ? LS_OK : ls_fail_freed(call, "step", "ls_step_free");
 }
 
 static ls_status check_replay(const ls_step *step) {
@@ -508,5 +508,5 @@ void ls_step_free(ls_step *step) {
     forget(step);
     ls_tensor_drop(step->result);
     *step = (ls_step){.function = NULL};
-    ls_retire(step, LS_RETIRED_BORROWED);
+    ls_retire(step, LS_RETIRED_SINGLE);
 }

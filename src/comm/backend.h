@@ -34,6 +34,7 @@ typedef struct ls_join_context {
     uint64_t machine;       /* equal for ranks on the same machine */
     const char *address;    /* numeric data address of this machine; NULL if the ranks meet without a store */
     void (*mpi_ends)(void); /* for `adopt`: MPI_Finalize calls it first */
+    bool alone;             /* set by `adopt`: MPI connects no other process */
 } ls_join_context;
 
 /* Collectives come first, followed by LS_OP_SEND: see ls_operation_is_collective. */

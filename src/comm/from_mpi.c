@@ -117,6 +117,9 @@ static ls_comm *adopt(const program_comm *source, double timeout) {
         return NULL;
     }
     comm->state = state;
+    if (join.alone) {
+        ls_warn_mpi_is_alone();
+    }
     return comm;
 }
 
@@ -167,7 +170,6 @@ static ls_status open_best(const program_comm *source, const ls_init_options *op
     if (!ls_log_has_rank()) { /* log lines name the rank in the first communicator of the thread */
         ls_log_set_rank(job.rank);
     }
-    ls_warn_if_mpi_is_alone(job.size);
     ls_threads_share_at_most(meeting.local_size);
     if (job.progress_thread && ls_comm_drive(*result) != LS_OK) {
         ls_saved_error cause;

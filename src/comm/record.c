@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/freed.h"
 #include "base/memory.h"
 #include "comm/device_buffers.h"
 #include "comm/rank_report.h"
@@ -35,11 +36,6 @@ static void count_fork(void) {
 static void watch_forks(void) {
     (void)pthread_atfork(NULL, NULL, count_fork); /* fails only if out of memory */
 }
-
-/* A program may still have pointers to communicators that have no references, so the latest such records are kept,
- * emptied. They use the C library's malloc, because they may outlive the allocator set with ls_set_allocator. */
-static _Atomic(ls_comm *) left[8];
-static atomic_uint next_left;
 
 static void free_blocks(ls_comm *comm) {
     while (comm->blocks != NULL) {
@@ -71,7 +67,7 @@ static void discard(ls_comm *comm) {
 }
 
 ls_comm *ls_comm_make(const ls_backend *backend, const ls_join_context *join) {
-    ls_comm *comm = calloc(1, sizeof *comm);
+    ls_comm *comm = calloc(1, sizeof *comm); /* for ls_keep_freed */
     if (comm == NULL) {
         (void)ls_fail_memory("ls_comm_open", sizeof *comm);
         return NULL;
@@ -137,8 +133,7 @@ void ls_comm_drop(ls_comm *comm) {
         comm->state = NULL;
     }
     empty(comm);
-    const unsigned place = atomic_fetch_add_explicit(&next_left, 1, memory_order_relaxed);
-    free(atomic_exchange(&left[place % (sizeof left / sizeof *left)], comm));
+    ls_keep_freed(comm);
 }
 
 ls_status ls_comm_fail_missing(const char *call) {

@@ -24,13 +24,27 @@ static const char *launched_processes(void) {
     return speaks ? size : NULL;
 }
 
-void ls_warn_if_mpi_is_alone(int ranks) {
-    const char *size = ranks == 1 ? launched_processes() : NULL;
-    if (size != NULL) {
+/* The variables that the mpirun of an MPI library sets. */
+typedef struct launcher_names {
+    const char *launcher, *size, *rank;
+} launcher_names;
+
+void ls_warn_mpi_is_alone(void) {
+    static const launcher_names all[] = {{"mpirun of Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                         {"mpirun of MPICH", "PMI_SIZE", "PMI_RANK"}};
+    const char *launcher = "`lockstep run`", *size = launched_processes();
+    for (size_t i = 0; size == NULL && i < sizeof all / sizeof *all; i++) {
+        const char *rank = ls_environment_text(all[i].rank);
+        if (rank != NULL && strcmp(rank, "0") == 0) {
+            launcher = all[i].launcher;
+            size = ls_environment_text(all[i].size);
+        }
+    }
+    if (size != NULL && strcmp(size, "1") != 0) {
         ls_log_write(LS_LOG_WARNING,
-                     "ls_comm_from_mpi: `lockstep run` started %s processes, but MPI connects only this one: each "
-                     "process trains its own model; start the program with mpirun",
-                     size);
+                     "ls_comm_from_mpi: %s started %s processes, but MPI connects only this one: each process trains "
+                     "its own model; start the program with the mpirun of the MPI library that it is linked with",
+                     launcher, size);
     }
 }
 

@@ -10,8 +10,8 @@
 /* Records that this process joins a job, or creates a communicator over MPI. */
 void ls_joined(void);
 
-/* Warns on rank 0 of several processes of `lockstep run` if MPI connects only one of them (`ranks` is 1). */
-void ls_warn_if_mpi_is_alone(int ranks);
+/* Warns on rank 0 of several processes of `lockstep run` or mpirun. Called if MPI connects only this process. */
+void ls_warn_mpi_is_alone(void);
 
 /*
  * Records that an optimizer of this thread is making its first step. Warns if `lockstep run` started the process as

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/freed.h"
 #include "base/memory.h"
 #include "base/option.h"
 
@@ -90,6 +91,9 @@ static ls_status check(const char *call, const ls_store *store, const char *key,
     *name = (ls_bytes){.size = 0};
     if (store == NULL || key == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %s is NULL", call, store == NULL ? "store" : "key");
+    }
+    if (store->closed) {
+        return ls_fail_freed(call, "store", "ls_store_close");
     }
     *name = (ls_bytes){key, strlen(key)};
     if (name->size == 0 || name->size > LS_STORE_KEY_MAX) {

@@ -39,6 +39,7 @@ struct ls_store {
     int listener;            /* socket of the server, which closes it when all ranks have left */
     int fd;                  /* connection to the server; -1 after the connection broke */
     int port;
+    bool closed;                      /* by ls_store_close */
     char place[LS_HOST_CAPACITY + 8]; /* "HOST:PORT" */
     ls_status broken;                 /* why the connection broke; LS_OK if it works */
     char broken_text[LS_ERROR_CAPACITY];

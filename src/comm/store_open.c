@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/freed.h"
 #include "base/memory.h"
 #include "base/option.h"
 #include "comm/interface.h"
@@ -175,7 +176,7 @@ static ls_status open_place(ls_store *store, const ls_store_place *place) {
 }
 
 ls_store *ls_store_open_at(const ls_store_place *place) {
-    ls_store *store = ls_allocate_zeroed(1, sizeof *store);
+    ls_store *store = calloc(1, sizeof *store); /* for ls_keep_freed */
     if (store == NULL) {
         return ls_fail_null(LS_ERR_MEMORY, "out of memory while creating a store");
     }
@@ -216,7 +217,7 @@ ls_store *ls_store_open(const char *url, const ls_store_options *options) {
 }
 
 void ls_store_close(ls_store *store) {
-    if (store == NULL) {
+    if (store == NULL || store->closed) {
         return;
     }
     ls_gathering_close(&store->gathering);
@@ -229,7 +230,8 @@ void ls_store_close(ls_store *store) {
     }
     ls_store_server_stop(store->server);
     ls_free(store->buffer);
-    ls_free(store);
+    *store = (ls_store){.closed = true};
+    ls_keep_freed(store);
 }
 
 /* ---- properties of a store --------------------------------------------------------------------------------------- */

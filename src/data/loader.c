@@ -2,6 +2,7 @@
 #include "data/loader.h"
 
 #include "autograd/op.h"
+#include "base/freed.h"
 #include "base/memory.h"
 #include "base/trace.h"
 #include "comm/separate.h"
@@ -46,8 +47,7 @@ static bool is_gone(const ls_loader *loader) {
 
 bool ls_loader_is_here(const char *call, const ls_loader *loader) {
     if (is_gone(loader)) {
-        (void)ls_fail(LS_ERR_STATE,
-                      "%s: the loader has already been freed (ls_loader_free); free it only after its last use", call);
+        (void)ls_fail_freed(call, "loader", "ls_loader_free");
         return false;
     }
     return true;
@@ -63,7 +63,7 @@ void ls_loader_free(ls_loader *loader) {
     }
     ls_free(loader->state);
     *loader = (ls_loader){.type = NULL};
-    ls_retire(loader, LS_RETIRED_BORROWED);
+    ls_retire(loader, LS_RETIRED_SINGLE);
 }
 
 void *ls_loader_state(const ls_loader *loader) {

@@ -316,7 +316,9 @@ static ls_status plan_text(const ls_csv_reader *reader, const ls_csv_options *op
     }
     table->text_count++;
     text->classes = given->classes;
-    if (given->classes == NULL) {
+    if (given->classes != NULL) {
+        LS_TRY(ls_csv_check_classes(table->call, given->classes));
+    } else {
         if (reader->source.size == SIZE_MAX) {
             return ls_fail(LS_ERR_UNSUPPORTED,
                            "%s: %s is a pipe and can be read only once: give the classes of column \"%.60s\" in .text",

@@ -1,15 +1,22 @@
 /* The strings of a CSV column: a table sorted by bytes. The index of a string is its class number. */
 #include <string.h>
 
+#include "base/freed.h"
 #include "base/memory.h"
 #include "formats/csv_reader.h"
+#include "tensor/scope.h"
 
 enum { MOST_CLASSES = 10000 }; /* a column with more distinct strings contains identifiers or prose */
 
 struct ls_csv_classes {
     char **names; /* sorted */
     int count;
+    bool freed;
 };
+
+ls_status ls_csv_check_classes(const char *call, const ls_csv_classes *classes) {
+    return !classes->freed ? LS_OK : ls_fail_freed(call, "table of classes", "ls_csv_classes_free");
+}
 
 static ls_csv_classes *classes_new(const char *call) {
     ls_csv_classes *classes = ls_allocate_zeroed(1, sizeof *classes);
@@ -59,11 +66,14 @@ int ls_csv_classes_count(const ls_csv_classes *classes) {
 }
 
 const char *ls_csv_classes_name(const ls_csv_classes *classes, int64_t number) {
-    return number >= 0 && number < ls_csv_classes_count(classes) ? classes->names[number] : NULL;
+    if (classes == NULL || ls_csv_check_classes("ls_csv_classes_name", classes) != LS_OK) {
+        return NULL;
+    }
+    return number >= 0 && number < classes->count ? classes->names[number] : NULL;
 }
 
 int ls_csv_classes_find(const ls_csv_classes *classes, const char *name) {
-    if (classes == NULL || name == NULL) {
+    if (classes == NULL || name == NULL || ls_csv_check_classes("ls_csv_classes_find", classes) != LS_OK) {
         return -1;
     }
     const int at = search(classes, name);
@@ -71,14 +81,15 @@ int ls_csv_classes_find(const ls_csv_classes *classes, const char *name) {
 }
 
 void ls_csv_classes_free(ls_csv_classes *classes) {
-    if (classes == NULL) {
+    if (classes == NULL || classes->freed) {
         return;
     }
     for (int i = 0; i < classes->count; i++) {
         ls_free(classes->names[i]);
     }
     ls_free(classes->names);
-    ls_free(classes);
+    *classes = (ls_csv_classes){.freed = true};
+    ls_retire(classes, LS_RETIRED_SINGLE);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */

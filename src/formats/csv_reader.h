@@ -69,6 +69,9 @@ bool ls_csv_parse_number(const char *text, double *number);
 ls_csv_classes *ls_csv_read_classes(const char *call, const char *path, const char *column,
                                     const ls_csv_options *options);
 
+/* Fails with LS_ERR_STATE if the classes were freed. */
+ls_status ls_csv_check_classes(const char *call, const ls_csv_classes *classes);
+
 /* Sets LS_ERR_FORMAT for a column's field in the current row. `what` follows the column's name in the message. */
 ls_status ls_csv_field_error(const ls_csv_reader *reader, const ls_csv_columns *columns, int column, const char *what);
 

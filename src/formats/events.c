@@ -8,9 +8,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/freed.h"
 #include "base/memory.h"
 #include "base/option.h"
 #include "formats/file.h"
+#include "tensor/scope.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -94,9 +96,10 @@ static ls_status fail_event(const char *call, const ls_events *events) {
 }
 
 ls_status ls_events_check(const char *call, const ls_events *events, const char *tag) {
-    return events == NULL ? ls_fail_missing("%s: the writer", call)
-           : tag == NULL  ? ls_fail(LS_ERR_ARGUMENT, "%s: %s: the tag is NULL", call, events->path)
-                          : LS_OK;
+    return events == NULL         ? ls_fail_missing("%s: the writer", call)
+           : events->path == NULL ? ls_fail_freed(call, "writer", "ls_events_close")
+           : tag == NULL          ? ls_fail(LS_ERR_ARGUMENT, "%s: %s: the tag is NULL", call, events->path)
+                                  : LS_OK;
 }
 
 ls_status ls_events_check_tensor(const char *call, const ls_events *events, const char *tag, const ls_tensor *tensor) {
@@ -203,7 +206,8 @@ static void events_free(ls_events *events) {
     }
     ls_free(events->records.bytes);
     ls_free(events->path);
-    ls_free(events);
+    *events = (ls_events){.fd = -1};
+    ls_retire(events, LS_RETIRED_SINGLE);
 }
 
 ls_events *ls_events_open(const char *folder, const ls_events_options *options) {
@@ -249,6 +253,7 @@ ls_status ls_events_close(ls_events *events) {
     if (events == NULL) {
         return LS_OK;
     }
+    LS_TRY(ls_events_check(call, events, ""));
     ls_status status = flush(call, events);
     const bool synced = fsync(events->fd) == 0;
     if (!synced && status == LS_OK) {

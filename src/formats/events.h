@@ -53,7 +53,7 @@ enum {
 
 struct ls_events {
     int fd;
-    char *path;
+    char *path;         /* NULL in a record that ls_events_close has retired */
     uint64_t size;      /* size of the complete records in the file */
     bool torn;          /* the file may end with a partial record */
     ls_proto records;   /* records not yet written to the file; the last one may be incomplete */
@@ -62,8 +62,8 @@ struct ls_events {
     double flushed;     /* time of the last flush, from ls_clock_seconds */
 };
 
-/* Fails with LS_ERR_ARGUMENT if the writer, the tag or the tensor is NULL, and with LS_ERR_STATE if the tensor was
-   freed. */
+/* Fails with LS_ERR_ARGUMENT if the writer, the tag or the tensor is NULL, and with LS_ERR_STATE if the writer or the
+   tensor was freed. */
 ls_status ls_events_check(const char *call, const ls_events *events, const char *tag);
 ls_status ls_events_check_tensor(const char *call, const ls_events *events, const char *tag, const ls_tensor *tensor);
 

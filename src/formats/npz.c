@@ -2,12 +2,14 @@
  * ".npy". */
 #include <string.h>
 
+#include "base/freed.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "formats/named.h"
 #include "formats/npy.h"
 #include "formats/zip.h"
 #include "tensor/device.h"
+#include "tensor/scope.h"
 #include "tensor/tensor.h"
 
 static const char load[] = "ls_npz_load";
@@ -19,17 +21,19 @@ enum { ENDING = sizeof ending - 1 };
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 struct ls_npz {
+    bool freed;
     ls_zip zip; /* holds the names */
     ls_named_set tensors;
 };
 
 void ls_npz_free(ls_npz *file) {
-    if (file == NULL) {
+    if (file == NULL || file->freed) {
         return;
     }
     ls_named_set_free(&file->tensors);
     ls_zip_close(&file->zip);
-    ls_free(file);
+    *file = (ls_npz){.freed = true};
+    ls_retire(file, LS_RETIRED_SINGLE);
 }
 
 static ls_status read_array(ls_npz *file, size_t index, ls_zip_member *member) {
@@ -88,16 +92,21 @@ ls_npz *ls_npz_load(const char *path) {
     return file;
 }
 
+/* Fails with LS_ERR_STATE if the file was freed. Returns false for NULL, without an error. */
+static bool is_here(const char *call, const ls_npz *file) {
+    return file != NULL && (!file->freed || ls_fail_freed(call, "file", "ls_npz_free") == LS_OK);
+}
+
 int ls_npz_count(const ls_npz *file) {
     return file != NULL ? file->tensors.count : 0;
 }
 
 ls_named ls_npz_at(const ls_npz *file, int index) {
-    return file != NULL ? ls_named_set_at(&file->tensors, index) : (ls_named){0};
+    return is_here("ls_npz_at", file) ? ls_named_set_at(&file->tensors, index) : (ls_named){0};
 }
 
 ls_tensor *ls_npz_find(const ls_npz *file, const char *name) {
-    return file != NULL ? ls_named_set_find(&file->tensors, name) : NULL;
+    return is_here("ls_npz_find", file) ? ls_named_set_find(&file->tensors, name) : NULL;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */

@@ -6,12 +6,14 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "base/freed.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "formats/file.h"
 #include "formats/named.h"
 #include "formats/safetensors_header.h"
 #include "tensor/device.h"
+#include "tensor/scope.h"
 #include "tensor/tensor.h"
 
 enum { LENGTH_SIZE = 8, HEADER_LIMIT = 100000000, DATA_ALIGNMENT = 8, PART = 1 << 15 };
@@ -127,6 +129,7 @@ ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int cou
 
 /* A file in memory, or an open file (ls_safetensors_open). */
 struct ls_safetensors {
+    bool freed;
     char *texts; /* names and metadata */
     const char *metadata, *metadata_end;
     ls_named_set tensors; /* in the order of the data; without elements in an open file */
@@ -146,13 +149,14 @@ static void close_file(ls_safetensors *file) {
 }
 
 void ls_safetensors_free(ls_safetensors *file) {
-    if (file == NULL) {
+    if (file == NULL || file->freed) {
         return;
     }
     close_file(file);
     ls_named_set_free(&file->tensors);
     ls_free(file->texts);
-    ls_free(file);
+    *file = (ls_safetensors){.freed = true};
+    ls_retire(file, LS_RETIRED_SINGLE);
 }
 
 /* Returns a file in memory without room for tensors. */
@@ -389,16 +393,23 @@ const ls_named_set *ls_safetensors_set(const ls_safetensors *file) {
     return file != NULL ? &file->tensors : &none;
 }
 
+/* Fails with LS_ERR_STATE if the file was freed. */
+static bool is_here(const char *call, const ls_safetensors *file) {
+    return !file->freed || ls_fail_freed(call, "file", "ls_safetensors_free") == LS_OK;
+}
+
 int ls_safetensors_count(const ls_safetensors *file) {
     return ls_safetensors_set(file)->count;
 }
 
 ls_named ls_safetensors_at(const ls_safetensors *file, int index) {
-    return ls_named_set_at(ls_safetensors_set(file), index);
+    const bool here = file == NULL || is_here("ls_safetensors_at", file);
+    return here ? ls_named_set_at(ls_safetensors_set(file), index) : (ls_named){0};
 }
 
 ls_tensor *ls_safetensors_find(const ls_safetensors *file, const char *name) {
-    return ls_named_set_find(ls_safetensors_set(file), name);
+    const bool here = file == NULL || is_here("ls_safetensors_find", file);
+    return here ? ls_named_set_find(ls_safetensors_set(file), name) : NULL;
 }
 
 const char *ls_safetensors_metadata_at(const ls_safetensors *file, int index, const char **value) {
@@ -413,7 +424,7 @@ const char *ls_safetensors_metadata_at(const ls_safetensors *file, int index, co
 }
 
 const char *ls_safetensors_metadata(const ls_safetensors *file, const char *key) {
-    if (file == NULL || key == NULL) {
+    if (file == NULL || key == NULL || !is_here("ls_safetensors_metadata", file)) {
         return NULL;
     }
     const char *own, *value;

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/freed.h"
 #include "base/memory.h"
 #include "optim/snapshot.h"
 #include "tensor/capture.h"
@@ -13,6 +14,7 @@ struct ls_ema {
     ls_snapshot averages; /* the averages or, while the averages are in the model, the model's values; 16-bit averages
                              stay here */
     bool swapped;
+    bool freed;
     ls_state_list listed;
 };
 
@@ -40,17 +42,23 @@ ls_ema *ls_ema_new(ls_module *model, double decay) {
 }
 
 void ls_ema_free(ls_ema *ema) {
-    if (ema != NULL) {
+    if (ema != NULL && !ema->freed) {
         ls_state_forget(&ema->listed);
         ls_snapshot_forget(&ema->averages);
-        ls_free(ema);
+        *ema = (ls_ema){.freed = true};
+        ls_retire(ema, LS_RETIRED_SINGLE);
     }
 }
 
 /* ---- averaging --------------------------------------------------------------------------------------------------- */
 
-/* Fails with LS_ERR_STATE while the averages are in the model. */
 static ls_status check_here(const char *call, const ls_ema *ema) {
+    return !ema->freed ? LS_OK : ls_fail_freed(call, "average of the model", "ls_ema_free");
+}
+
+/* Fails with LS_ERR_STATE while the averages are in the model, or if the object was freed. */
+static ls_status check_unswapped(const char *call, const ls_ema *ema) {
+    LS_TRY(check_here(call, ema));
     return !ema->swapped ? LS_OK
                          : ls_fail(LS_ERR_STATE, "%s: the averages are in the model: call ls_ema_swap first", call);
 }
@@ -89,7 +97,7 @@ ls_status ls_ema_update(ls_ema *ema) {
     if (ema == NULL) {
         return ls_fail_missing("ls_ema_update: the averages");
     }
-    LS_TRY(check_here("ls_ema_update", ema));
+    LS_TRY(check_unswapped("ls_ema_update", ema));
     LS_TRY(ema->updates == 0 ? ls_snapshot_take("ls_ema_update", &ema->averages) : average_all(ema));
     ema->updates++;
     return LS_OK;
@@ -109,6 +117,7 @@ ls_status ls_ema_swap(ls_ema *ema) {
     if (ema == NULL) {
         return ls_fail_missing("ls_ema_swap: the averages");
     }
+    LS_TRY(check_here("ls_ema_swap", ema));
     LS_TRY(refresh("ls_ema_swap", ema));
     LS_TRY(ls_snapshot_swap("ls_ema_swap", &ema->averages));
     ema->swapped = !ema->swapped;
@@ -120,7 +129,7 @@ ls_status ls_ema_put(ls_ema *ema) {
     if (ema == NULL) {
         return ls_fail_missing("ls_ema_put: the averages");
     }
-    LS_TRY(check_here("ls_ema_put", ema));
+    LS_TRY(check_unswapped("ls_ema_put", ema));
     LS_TRY(refresh("ls_ema_put", ema));
     return ls_snapshot_put("ls_ema_put", &ema->averages);
 }
@@ -141,7 +150,7 @@ ls_status ls_ema_state(ls_ema *ema, const ls_named **tensors, int *count) {
     if (ema == NULL || tensors == NULL || count == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_ema_state: an argument is NULL");
     }
-    LS_TRY(check_here("ls_ema_state", ema));
+    LS_TRY(check_unswapped("ls_ema_state", ema));
     LS_TRY(refresh("ls_ema_state", ema));
     ls_state_forget(&ema->listed);
     LS_TRY(list_all(ema, &ema->listed));
@@ -196,7 +205,7 @@ static ls_status restore(const char *call, const ls_ema *ema, const ls_state_lis
 ls_status ls_ema_set_state(ls_ema *ema, const ls_named *tensors, int count) {
     const char *const call = "ls_ema_set_state";
     LS_TRY(ls_state_check_given(call, ema, tensors, count));
-    LS_TRY(check_here(call, ema));
+    LS_TRY(check_unswapped(call, ema));
     ls_state_list list = {0};
     ls_status status = list_all(ema, &list);
     if (status == LS_OK) {

@@ -2,6 +2,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "base/freed.h"
 #include "base/memory.h"
 #include "comm/public_call.h"
 #include "optim/divided.h"
@@ -24,6 +25,7 @@ struct ls_grad_scaler {
     unscaled *recent; /* array with capacity `room`; `count` entries are used */
     int count, room;
     ls_state_list listed;
+    bool freed;
 };
 
 /* ---- creation and destruction ------------------------------------------------------------------------------------ */
@@ -53,11 +55,16 @@ ls_grad_scaler *ls_grad_scaler_new(const ls_grad_scaler_options *options) {
     return scaler;
 }
 
+ls_status ls_grad_scaler_check_here(const char *call, const ls_grad_scaler *scaler) {
+    return !scaler->freed ? LS_OK : ls_fail_freed(call, "scaler", "ls_grad_scaler_free");
+}
+
 void ls_grad_scaler_free(ls_grad_scaler *scaler) {
-    if (scaler != NULL) {
+    if (scaler != NULL && !scaler->freed) {
         ls_state_forget(&scaler->listed);
         ls_free(scaler->recent);
-        ls_free(scaler);
+        *scaler = (ls_grad_scaler){.scale = 1, .freed = true};
+        ls_retire(scaler, LS_RETIRED_SINGLE);
     }
 }
 
@@ -78,6 +85,9 @@ ls_tensor *ls_grad_scaler_scale(const ls_grad_scaler *scaler, ls_tensor *loss) {
                            "ls_step_capture");
     if (scaler == NULL) {
         (void)ls_fail_missing("ls_grad_scaler_scale: the scaler");
+        return ls_scope_failed();
+    }
+    if (ls_grad_scaler_check_here("ls_grad_scaler_scale", scaler) != LS_OK) {
         return ls_scope_failed();
     }
     return ls_mul(loss, scaler->scale);
@@ -169,6 +179,7 @@ static ls_status check(const char *call, const ls_grad_scaler *scaler, const ls_
     if (scaler == NULL || optimizer == NULL) {
         return ls_fail_missing("%s: the %s", call, scaler == NULL ? "scaler" : "optimizer");
     }
+    LS_TRY(ls_grad_scaler_check_here(call, scaler));
     LS_TRY(ls_optimizer_check_here(call, optimizer));
     return optimizer->type->step != NULL
                ? LS_OK
@@ -243,6 +254,7 @@ ls_status ls_grad_scaler_update(ls_grad_scaler *scaler) {
     if (scaler == NULL) {
         return ls_fail_missing("ls_grad_scaler_update: the scaler");
     }
+    LS_TRY(ls_grad_scaler_check_here("ls_grad_scaler_update", scaler));
     if (scaler->count == 0) {
         return ls_fail(LS_ERR_STATE,
                        "ls_grad_scaler_update: there was no ls_grad_scaler_unscale or ls_grad_scaler_step "
@@ -283,6 +295,7 @@ ls_status ls_grad_scaler_state(ls_grad_scaler *scaler, const ls_named **tensors,
     if (scaler == NULL || tensors == NULL || count == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_grad_scaler_state: an argument is NULL");
     }
+    LS_TRY(ls_grad_scaler_check_here("ls_grad_scaler_state", scaler));
     ls_state_forget(&scaler->listed);
     LS_TRY(list_all(scaler, &scaler->listed));
     *tensors = scaler->listed.items;
@@ -306,6 +319,7 @@ static ls_status check_scale(const char *call, const ls_named *given, int count)
 ls_status ls_grad_scaler_set_state(ls_grad_scaler *scaler, const ls_named *tensors, int count) {
     static const char call[] = "ls_grad_scaler_set_state";
     LS_TRY(ls_state_check_given(call, scaler, tensors, count));
+    LS_TRY(ls_grad_scaler_check_here(call, scaler));
     LS_TRY(check_scale(call, tensors, count));
     ls_state_list list = {0};
     ls_status status = list_all(scaler, &list);

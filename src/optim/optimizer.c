@@ -6,6 +6,7 @@
 
 #include "autograd/captured_step.h"
 #include "autograd/ops/ops.h"
+#include "base/freed.h"
 #include "base/memory.h"
 #include "base/trace.h"
 #include "comm/separate.h"
@@ -238,12 +239,7 @@ ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model) {
 }
 
 ls_status ls_optimizer_check_here(const char *call, const ls_optimizer *optimizer) {
-    return optimizer->type != NULL
-               ? LS_OK
-               : ls_fail(
-                     LS_ERR_STATE,
-                     "%s: the optimizer has already been freed (ls_optimizer_free); free it only after its last use",
-                     call);
+    return optimizer->type != NULL ? LS_OK : ls_fail_freed(call, "optimizer", "ls_optimizer_free");
 }
 
 void ls_optimizer_free(ls_optimizer *optimizer) {
@@ -261,7 +257,7 @@ void ls_optimizer_free(ls_optimizer *optimizer) {
     ls_free(optimizer->groups);
     *optimizer = (ls_optimizer){.type = NULL, .captures = optimizer->captures};
     if (optimizer->captures == 0) {
-        ls_retire(optimizer, LS_RETIRED_BORROWED);
+        ls_retire(optimizer, LS_RETIRED_SINGLE);
     }
 }
 
@@ -474,7 +470,7 @@ static void hold_captured(void *object, bool hold) {
     ls_optimizer *optimizer = object;
     optimizer->captures += hold ? 1 : -1;
     if (optimizer->captures == 0 && optimizer->type == NULL) {
-        ls_retire(optimizer, LS_RETIRED_BORROWED);
+        ls_retire(optimizer, LS_RETIRED_SINGLE);
     }
 }
 

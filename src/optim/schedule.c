@@ -5,8 +5,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/freed.h"
 #include "base/memory.h"
 #include "tensor/capture.h"
+#include "tensor/scope.h"
 
 /* ---- the rates of a step ----------------------------------------------------------------------------------------- */
 
@@ -105,8 +107,12 @@ ls_schedule *ls_schedule_new(const ls_schedule *initial, ls_optimizer *optimizer
     return NULL;
 }
 
+ls_status ls_schedule_check_here(const char *call, const ls_schedule *schedule) {
+    return schedule->type != NULL ? LS_OK : ls_fail_freed(call, "schedule", "ls_schedule_free");
+}
+
 void ls_schedule_free(ls_schedule *schedule) {
-    if (schedule == NULL) {
+    if (schedule == NULL || schedule->type == NULL) {
         return;
     }
     if (schedule->type->forget != NULL) {
@@ -114,11 +120,13 @@ void ls_schedule_free(ls_schedule *schedule) {
     }
     ls_state_forget(&schedule->listed);
     ls_free(schedule->bases);
-    ls_free(schedule);
+    *schedule = (ls_schedule){.type = NULL};
+    ls_retire(schedule, LS_RETIRED_SINGLE);
 }
 
 static ls_status warm_up(ls_schedule *schedule, int64_t steps, double start) {
     const char *const call = "ls_schedule_warm_up";
+    LS_TRY(ls_schedule_check_here(call, schedule));
     LS_TRY(ls_schedule_check_steps(call, "steps", steps, 0));
     LS_TRY(ls_option_within(call, "start", start, 0, 1));
     if (schedule->step > 0 || schedule->warm_up > 0) {
@@ -164,6 +172,7 @@ ls_status ls_schedule_advance(ls_schedule *schedule) {
     if (schedule == NULL) {
         return ls_fail_missing("ls_schedule_advance: the schedule");
     }
+    LS_TRY(ls_schedule_check_here("ls_schedule_advance", schedule));
     if (schedule->type->look != NULL) {
         return ls_fail(LS_ERR_STATE, "ls_schedule_advance: %s needs a metric: call ls_schedule_advance_by",
                        schedule->type->name);
@@ -173,7 +182,11 @@ ls_status ls_schedule_advance(ls_schedule *schedule) {
 
 ls_status ls_schedule_advance_by(ls_schedule *schedule, double metric) {
     ls_capture_refuse_here("ls_schedule_advance_by", LS_CAPTURE_STATE);
-    return schedule != NULL ? advance(schedule, metric) : ls_fail_missing("ls_schedule_advance_by: the schedule");
+    if (schedule == NULL) {
+        return ls_fail_missing("ls_schedule_advance_by: the schedule");
+    }
+    LS_TRY(ls_schedule_check_here("ls_schedule_advance_by", schedule));
+    return advance(schedule, metric);
 }
 
 void ls_schedule_describe(const ls_schedule *schedule, bool step, char *text, size_t size) {
@@ -210,6 +223,7 @@ ls_status ls_schedule_state(ls_schedule *schedule, const ls_named **tensors, int
     if (schedule == NULL || tensors == NULL || count == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_schedule_state: an argument is NULL");
     }
+    LS_TRY(ls_schedule_check_here("ls_schedule_state", schedule));
     ls_state_forget(&schedule->listed);
     LS_TRY(list_all(schedule, &schedule->listed));
     *tensors = schedule->listed.items;
@@ -237,6 +251,7 @@ static ls_status restore(ls_schedule *schedule, const ls_named *given, int count
 
 ls_status ls_schedule_set_state(ls_schedule *schedule, const ls_named *tensors, int count) {
     LS_TRY(ls_state_check_given("ls_schedule_set_state", schedule, tensors, count));
+    LS_TRY(ls_schedule_check_here("ls_schedule_set_state", schedule));
     ls_schedule filled = *schedule;
     const ls_status status = restore(&filled, tensors, count);
     if (status != LS_OK) {

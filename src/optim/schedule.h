@@ -83,6 +83,9 @@ struct ls_schedule {
  */
 ls_schedule *ls_schedule_new(const ls_schedule *initial, ls_optimizer *optimizer);
 
+/* Fails with LS_ERR_STATE if the schedule was freed. */
+ls_status ls_schedule_check_here(const char *call, const ls_schedule *schedule);
+
 /* Writes the schedule's kind, options, warm-up and, if `step` is set, its step into `text`. */
 void ls_schedule_describe(const ls_schedule *schedule, bool step, char *text, size_t size);
 

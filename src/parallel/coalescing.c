@@ -1,6 +1,7 @@
 /* Reducers: all-reduces of many tensors, gathered into buckets. */
 #include <string.h>
 
+#include "base/freed.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/option.h"
@@ -23,7 +24,7 @@ typedef struct tensor_bucket {
 } tensor_bucket;
 
 struct ls_reducer {
-    ls_comm *comm; /* held */
+    ls_comm *comm; /* held; NULL in a record that ls_reducer_free has retired */
     ls_reduction reduction;
     double scale; /* of the results */
     size_t bucket_bytes;
@@ -164,12 +165,17 @@ static tensor_bucket *bucket_for(ls_reducer *reducer, const ls_tensor *tensor) {
     return last;
 }
 
+ls_status ls_reducer_check_here(const char *call, const ls_reducer *reducer) {
+    return reducer->comm != NULL ? LS_OK : ls_fail_freed(call, "reducer", "ls_reducer_free");
+}
+
 ls_status ls_reducer_add(ls_reducer *reducer, ls_tensor *tensor) {
     if (reducer == NULL || tensor == NULL || !ls_tensor_is_here("ls_reducer_add", tensor)) {
         return reducer != NULL && tensor != NULL
                    ? ls_error_status()
                    : ls_fail(LS_ERR_ARGUMENT, "ls_reducer_add: the %s is NULL", reducer == NULL ? "reducer" : "tensor");
     }
+    LS_TRY(ls_reducer_check_here("ls_reducer_add", reducer));
     if (!tensor->contiguous) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_reducer_add: the tensor %s is not contiguous: pass a copy (ls_clone)",
                        LS_SHAPE_TEXT(tensor));
@@ -191,6 +197,7 @@ ls_status ls_reducer_finish(ls_reducer *reducer) {
     if (reducer == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_reducer_finish: the reducer is NULL");
     }
+    LS_TRY(ls_reducer_check_here("ls_reducer_finish", reducer));
     (void)start_last(reducer);
     for (int i = 0; i < reducer->count; i++) {
         tensor_bucket *bucket = &reducer->buckets[i];
@@ -232,10 +239,8 @@ ls_comm *ls_reducer_comm(const ls_reducer *reducer) {
     return reducer->comm;
 }
 
-void ls_reducer_free(ls_reducer *reducer) {
-    if (reducer == NULL) {
-        return;
-    }
+/* Frees everything but the record. */
+static void empty_reducer(ls_reducer *reducer) {
     for (int i = 0; i < reducer->capacity; i++) {
         tensor_bucket *bucket = &reducer->buckets[i];
         if (i < reducer->started && ls_work_finish(&bucket->packet.work) != LS_OK) {
@@ -248,7 +253,14 @@ void ls_reducer_free(ls_reducer *reducer) {
     }
     ls_free(reducer->buckets);
     ls_comm_drop(reducer->comm);
-    ls_free(reducer);
+}
+
+void ls_reducer_free(ls_reducer *reducer) {
+    if (reducer != NULL && reducer->comm != NULL) {
+        empty_reducer(reducer);
+        *reducer = (ls_reducer){.comm = NULL};
+        ls_retire(reducer, LS_RETIRED_SINGLE);
+    }
 }
 
 ls_status ls_allreduce_many(ls_comm *comm, ls_tensor *const *tensors, int count, ls_reduction reduction) {
@@ -267,6 +279,7 @@ ls_status ls_allreduce_many(ls_comm *comm, ls_tensor *const *tensors, int count,
         }
     }
     status = status == LS_OK ? ls_reducer_finish(reducer) : status;
-    ls_reducer_free(reducer);
+    empty_reducer(reducer);
+    ls_free(reducer);
     return status;
 }

@@ -30,6 +30,7 @@ ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) {
     if (model == NULL || reducer == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, model == NULL ? "model" : "reducer");
     }
+    LS_TRY(ls_reducer_check_here(call, reducer));
     if (ls_data_parallel_comm(model) != NULL || ls_module_any_relative_is(model, averages)) {
         return ls_fail(LS_ERR_ARGUMENT,
                        "%s: the model is data-parallel, or shares layers with a data-parallel module: omit this call "

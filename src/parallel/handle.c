@@ -37,9 +37,8 @@ ls_tensor *ls_handle_new(const char *call, const ls_device *device, const ls_han
 ls_tensor *ls_handle_wait(ls_handle *handle) {
     ls_tensor *token = (ls_tensor *)handle;
     if (token == NULL) {
-        return ls_scope_explains_null(ls_thread())
-                   ? ls_scope_failed()
-                   : ls_fail_noted(LS_ERR_ARGUMENT, "ls_handle_wait: the handle is NULL");
+        (void)ls_scope_fail_null("ls_handle_wait: the handle");
+        return ls_scope_failed();
     }
     const bool gone = ls_tensor_is_gone(token);
     ls_handle_record *record = gone ? NULL : ls_handle_record_of(token);

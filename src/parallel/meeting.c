@@ -53,8 +53,7 @@ static ls_status check_arguments(const ls_meeting *meeting, const ls_proposal *p
     }
     const bool brings = what->bringers != LS_BRING_ROOT || proposal->root == meeting->rank;
     if (brings && tensor == NULL) {
-        return ls_scope_explains_null(ls_thread()) ? ls_error_status()
-                                                   : ls_fail(LS_ERR_ARGUMENT, "%s: the tensor is NULL", name);
+        return ls_scope_fail_null("%s: the tensor", name);
     }
     if (brings && !ls_tensor_is_here(name, tensor)) {
         return ls_error_status();

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/describe.h"
+#include "base/freed.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -327,12 +328,7 @@ static ls_status run_outer_step(ls_public_call call, ls_outer *outer) {
 }
 
 ls_status ls_outer_check_here(const char *call, const ls_outer *outer) {
-    return outer->model != NULL
-               ? LS_OK
-               : ls_fail(
-                     LS_ERR_STATE,
-                     "%s: the outer optimizer has already been freed (ls_outer_free); free it only after its last use",
-                     call);
+    return outer->model != NULL ? LS_OK : ls_fail_freed(call, "outer optimizer", "ls_outer_free");
 }
 
 static ls_status check(const char *call, ls_outer *outer) {
@@ -488,7 +484,7 @@ void ls_outer_free(ls_outer *outer) {
     ls_comm_drop(outer->comm);
     ls_module_drop(outer->model);
     *outer = (ls_outer){.model = NULL};
-    ls_retire(outer, LS_RETIRED_BORROWED);
+    ls_retire(outer, LS_RETIRED_SINGLE);
 }
 
 /* ---- for trials -------------------------------------------------------------------------------------------------- */

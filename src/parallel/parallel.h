@@ -43,6 +43,9 @@ ls_status ls_check_tensor_reduction(const char *call, ls_reduction reduction);
  */
 ls_status ls_complete_gradients(const char *call, ls_module *model, ls_comm *comm);
 
+/* Fails with LS_ERR_STATE if the reducer was freed. */
+ls_status ls_reducer_check_here(const char *call, const ls_reducer *reducer);
+
 /* Returns the communicator of a reducer. */
 ls_comm *ls_reducer_comm(const ls_reducer *reducer);
 

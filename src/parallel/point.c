@@ -71,12 +71,18 @@ static message *message_of(const ls_tensor *token) {
     return ls_handle_record_of(token);
 }
 
-/* Waits for both parts of a transfer. Returns the first error. */
-static ls_status settle(message *m) {
+/* Waits for both parts of a transfer. Returns the first error. Sets `*noticed` to whether the notice succeeded. */
+static ls_status settle_noticing(message *m, bool *noticed) {
     ls_saved_error first = {.status = LS_OK};
     ls_error_save_first(&first, ls_work_finish(&m->notice_work));
+    *noticed = first.status == LS_OK;
     ls_error_save_first(&first, ls_work_finish(&m->work));
     return ls_error_put_back_first(&first);
+}
+
+static ls_status settle(message *m) {
+    bool noticed;
+    return settle_noticing(m, &noticed);
 }
 
 /* When the scope ends, it reports a failure of the message. */
@@ -159,6 +165,12 @@ static ls_status end_gradient_in(message *m) {
         status = ls_comm_recv(m->comm, cause, sizeof cause, LS_U8, m->peer, gradient_tag(m), NULL);
         cause[sizeof cause - 1] = '\0';
         status = status != LS_OK ? status : ls_fail(LS_ERR_MISMATCH, "ls_backward: rank %d failed: %s", m->peer, cause);
+    } else if (status == LS_ERR_TIMEOUT) { /* the message of the communicator names the tag of the gradient */
+        status =
+            ls_fail(status,
+                    "ls_backward: rank %d did not send the gradient of the message with tag %d within the timeout: "
+                    "check that rank %d receives this tag and calls ls_backward",
+                    m->peer, m->tag, m->peer);
     }
     if (status != LS_OK) {
         drop_gradient(m);
@@ -269,8 +281,8 @@ static ls_status post_send(message *m) {
 static ls_handle *send_failure(ls_comm *comm, const ls_tensor *tensor, int dest, int tag) {
     if (tensor != NULL) {
         (void)ls_tensor_refuse_gone("ls_isend", 0, tensor);
-    } else if (!ls_scope_explains_null(ls_thread())) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_isend: the tensor is NULL");
+    } else {
+        (void)ls_scope_fail_null("ls_isend: the tensor");
     }
     (void)ls_scope_failed();
     ls_saved_error cause;
@@ -471,7 +483,13 @@ static ls_status examine(const message *m, ls_status status, bool noticed) {
                        m->peer, ls_shape_describe(n->ndim, n->size).text, ls_dtype_name((ls_dtype)n->dtype), m->tag,
                        LS_SHAPE_TEXT(wanted), ls_dtype_name((ls_dtype)wanted->dtype));
     }
-    return status == LS_OK ? LS_OK : ls_fail(status, "ls_irecv: %s", ls_error_message());
+    if (!noticed && status == LS_ERR_MISMATCH) {
+        return ls_fail(status, "ls_irecv: %s; ls_irecv cannot receive messages from ls_comm_send: use different tags",
+                       ls_error_message());
+    }
+    return status == LS_OK
+               ? LS_OK
+               : ls_fail(status, "ls_irecv from rank %d with tag %d: %s", m->peer, m->tag, ls_error_message());
 }
 
 static ls_tensor *end_receive(ls_tensor *token) {
@@ -481,10 +499,10 @@ static ls_tensor *end_receive(ls_tensor *token) {
         m->early = NULL;
         return early;
     }
-    const ls_status noticed = ls_work_finish(&m->notice_work);
-    const ls_status settled = settle(m);
-    const ls_status status = examine(m, noticed != LS_OK ? noticed : settled, noticed == LS_OK);
-    m->wanted = noticed == LS_OK && m->notice.wants;
+    bool noticed = false;
+    const ls_status settled = settle_noticing(m, &noticed);
+    const ls_status status = examine(m, settled, noticed);
+    m->wanted = noticed && m->notice.wants;
     if (!m->wanted && token->node != NULL && token->node->tape != NULL) { /* a pass may already have removed the node */
         ls_tape_discard((ls_node *)token->node);
     }

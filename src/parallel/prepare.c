@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/freed.h"
 #include "base/memory.h"
 #include "comm/hold.h"
 #include "comm/reduce.h"
@@ -133,6 +134,9 @@ static ls_status check_powersgd(const ls_data_parallel_options *options, setting
 }
 
 static ls_status check_wire(const ls_data_parallel_options *options, setting of) {
+    if (options->wire != NULL && options->wire->freed) {
+        return ls_fail_freed("ls_data_parallel", "wire format", "ls_wire_format_free");
+    }
     if (options->wire != NULL && (options->reduce_dtype != LS_F32 || options->powersgd_rank > 0 || options->zero > 1 ||
                                   options->shards > 0 || !of.on_host)) {
         return ls_fail(
@@ -279,6 +283,6 @@ void ls_data_parallel_close(ls_data_parallel_state *state) {
     ls_slices_close(state->slices, state->parameter_count);
     ls_gradient_reducer_close(&state->reducer);
     ls_buffers_close(&state->buffers);
-    ls_wire_format_free(state->own_format);
+    ls_wire_format_drop(state->own_format);
     ls_comm_drop(state->comm);
 }

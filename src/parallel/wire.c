@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "autograd/ops/ops.h"
+#include "base/freed.h"
 #include "base/memory.h"
 #include "parallel/buffers.h"
+#include "tensor/scope.h"
 
 static char *memory_of(const ls_wire_packet *packet, const ls_wire_piece *piece) {
     return (char *)piece->storage->memory + (size_t)piece->offset * ls_dtype_size(packet->dtype);
@@ -208,14 +210,22 @@ ls_wire_format *ls_wire_format_hold(ls_wire_format *format) {
     return format;
 }
 
-void ls_wire_format_free(ls_wire_format *format) {
+void ls_wire_format_drop(ls_wire_format *format) {
     if (format == NULL || atomic_fetch_sub(&format->references, 1) > 1) {
         return;
     }
     if (format->functions->release != NULL) {
         format->functions->release(format->user);
     }
-    ls_free(format);
+    *format = (ls_wire_format){.name = "freed", .freed = true};
+    ls_retire(format, LS_RETIRED_SINGLE);
+}
+
+void ls_wire_format_free(ls_wire_format *format) {
+    if (format != NULL && !format->freed) {
+        format->freed = true;
+        ls_wire_format_drop(format);
+    }
 }
 
 /* ---- packets ----------------------------------------------------------------------------------------------------- */

@@ -32,6 +32,7 @@ struct ls_wire_format {
     const ls_wire_functions *functions;
     void *user;
     atomic_int references;
+    bool freed; /* the program has called ls_wire_format_free; modules may still hold references */
 };
 
 struct ls_wire_packet {
@@ -63,8 +64,9 @@ static inline ls_dtype ls_packet_dtype(const ls_wire_packet *packet) {
     return packet->format->converts ? packet->format->dtype : packet->dtype;
 }
 
-/* Adds a reference to a user-defined format. NULL is allowed. */
+/* Add and drop a reference to a user-defined format. NULL is allowed. */
 ls_wire_format *ls_wire_format_hold(ls_wire_format *format);
+void ls_wire_format_drop(ls_wire_format *format);
 
 /*
  * Encodes the pieces and starts their all-reduce, even if the encoding fails, because the other ranks wait for it.

@@ -141,8 +141,7 @@ static ls_status copy_into(ls_tensor *destination, const ls_tensor *source) {
     const char *const call = "ls_copy_into";
     LS_TRY(ls_tensor_check_changeable(call, destination));
     if (source == NULL) {
-        return ls_scope_explains_null(ls_thread()) ? ls_error_status()
-                                                   : ls_fail(LS_ERR_ARGUMENT, "%s: source is NULL", call);
+        return ls_scope_fail_null("%s: the source", call);
     }
     if (ls_tensor_is_gone(source)) {
         return ls_tensor_refuse_gone(call, 2, source);

@@ -54,10 +54,7 @@ double ls_tensor_number(const ls_tensor *tensor) {
 double ls_item(const ls_tensor *tensor) {
     ls_capture_refuse_here("ls_item", LS_CAPTURE_READS);
     if (tensor == NULL) {
-        const ls_thread_state *thread = ls_thread();
-        if (thread != NULL && !ls_scope_explains_null(thread)) {
-            (void)ls_fail(LS_ERR_ARGUMENT, "ls_item: tensor is NULL");
-        }
+        (void)ls_scope_fail_null("ls_item: the tensor");
         return fail_nan();
     }
     if (!ls_tensor_is_here("ls_item", tensor)) {

@@ -88,17 +88,19 @@ extern ls_scope ls_past_batch;
 
 /*
  * The maximum numbers of freed objects of each kind that wait until their memory is freed. A model consists of many
- * modules, and a program may free a model and then, needlessly, one of its modules. Loaders, optimizers and outer
- * optimizers, which trials borrow, and captured steps wait in a separate ring, so that freeing a model does not end
- * their wait. Data sets are large, so only 64 are kept.
+ * modules, and a program may free a model and then, needlessly, one of its modules. A trial frees all its callbacks and
+ * metrics. Objects with one owner, such as optimizers, loaders and trials, wait in a separate ring, so that freeing a
+ * model or a trial does not end their wait. Data sets are large, so only 64 are kept.
  */
-#define LS_RETIRED_MODULE_OBJECTS   1024
-#define LS_RETIRED_DATASET_OBJECTS  64
-#define LS_RETIRED_BORROWED_OBJECTS 64
+#define LS_RETIRED_MODULE_OBJECTS  1024
+#define LS_RETIRED_DATASET_OBJECTS 64
+#define LS_RETIRED_SINGLE_OBJECTS  64
+#define LS_RETIRED_PART_OBJECTS    256
 typedef enum ls_retired_kind {
     LS_RETIRED_MODULE,
     LS_RETIRED_DATASET,
-    LS_RETIRED_BORROWED,
+    LS_RETIRED_SINGLE, /* has one owner */
+    LS_RETIRED_PART,   /* a callback or a metric */
     LS_RETIRED_KINDS
 } ls_retired_kind;
 
@@ -158,7 +160,8 @@ typedef struct ls_thread_state {
     ls_scope root;
     void *retired_modules[LS_RETIRED_MODULE_OBJECTS];
     void *retired_datasets[LS_RETIRED_DATASET_OBJECTS];
-    void *retired_borrowed[LS_RETIRED_BORROWED_OBJECTS];
+    void *retired_singles[LS_RETIRED_SINGLE_OBJECTS];
+    void *retired_parts[LS_RETIRED_PART_OBJECTS];
 } ls_thread_state;
 
 extern _Thread_local ls_thread_state *ls_thread_present
@@ -263,5 +266,16 @@ ls_status ls_scope_failed_status(void);
  * NULL argument of a call. If not, the caller caused the error.
  */
 bool ls_scope_explains_null(const ls_thread_state *thread);
+
+/*
+ * Fails because an argument of a call is NULL: `format` names the call and the argument. The call that should have
+ * created the argument may have failed, or the caller passed NULL itself.
+ *
+ * - If a call that returns a tensor has failed in the innermost scope, its error is the cause: it stays.
+ * - If another call has failed in this scope (or in the thread, if no scope is open), the message is this error,
+ *   followed by "NAME is NULL", as of ls_fail_missing.
+ * - Otherwise the caller caused the error.
+ */
+ls_status ls_scope_fail_null(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -6,6 +6,8 @@
 #include "tensor/scope.h"
 
 #include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -49,8 +51,10 @@ ls_thread_state *ls_thread_make(void) {
         (ls_retired_ring){.objects = thread->retired_modules, .size = LS_RETIRED_MODULE_OBJECTS};
     thread->retired[LS_RETIRED_DATASET] =
         (ls_retired_ring){.objects = thread->retired_datasets, .size = LS_RETIRED_DATASET_OBJECTS};
-    thread->retired[LS_RETIRED_BORROWED] =
-        (ls_retired_ring){.objects = thread->retired_borrowed, .size = LS_RETIRED_BORROWED_OBJECTS};
+    thread->retired[LS_RETIRED_SINGLE] =
+        (ls_retired_ring){.objects = thread->retired_singles, .size = LS_RETIRED_SINGLE_OBJECTS};
+    thread->retired[LS_RETIRED_PART] =
+        (ls_retired_ring){.objects = thread->retired_parts, .size = LS_RETIRED_PART_OBJECTS};
     thread->past_batches = (ls_record_ring){.records = thread->past_batch_records, .size = LS_PAST_BATCH_RECORDS};
     ls_thread_present = thread;
     return thread;
@@ -124,6 +128,19 @@ bool ls_scope_explains_null(const ls_thread_state *thread) {
         return ls_error_status() != LS_OK;
     }
     return thread->scope->status != LS_OK || thread->scope->errors != ls_error_count;
+}
+
+ls_status ls_scope_fail_null(const char *format, ...) {
+    const ls_thread_state *thread = ls_thread();
+    if (thread == NULL || (thread->scope != &thread->root && thread->scope->status != LS_OK)) {
+        return ls_error_status();
+    }
+    char what[LS_ERROR_CAPACITY];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    return ls_scope_explains_null(thread) ? ls_fail_missing("%s", what) : ls_fail(LS_ERR_ARGUMENT, "%s is NULL", what);
 }
 
 static void empty_ring(ls_thread_state *thread, const ls_record_ring *ring) {

@@ -91,6 +91,7 @@ static ls_status check(ls_trial *trial, const ls_loader *loader, const char *lab
     if (trial == NULL || loader == NULL || label == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial, the loader or the label is NULL");
     }
+    LS_TRY(ls_trial_check_here("ls_trial_evaluate", trial));
     if (trial->options.criterion == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial has no criterion");
     }

@@ -294,6 +294,7 @@ ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks
                        "ls_trial_predict: the trial, the loader or the pointer to the outputs is NULL");
     }
     *outputs = NULL;
+    LS_TRY(ls_trial_check_here("ls_trial_predict", trial));
     if (trial->prediction != NULL) {
         return ls_fail(LS_ERR_STATE, "ls_trial_predict: called by a hook of another prediction of this trial");
     }

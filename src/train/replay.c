@@ -81,12 +81,14 @@ static ls_status check(const ls_trial *trial, ls_callback *const *callbacks, int
     if (trial == NULL) {
         return ls_fail_missing("%s: the trial", call);
     }
+    LS_TRY(ls_trial_check_here(call, trial));
     if (ls_trial_is_busy(trial)) {
         return ls_fail(LS_ERR_STATE, "%s: called by a hook or a user step of the trial: call it between runs", call);
     }
     LS_TRY(ls_callbacks_check_list(call, callbacks, count));
     for (int i = 0; i < count; i++) {
-        LS_TRY(callbacks[i] != NULL ? LS_OK : ls_fail_missing("%s: callback %d", call, i));
+        LS_TRY(callbacks[i] != NULL ? ls_callback_check_here(call, callbacks[i], i)
+                                    : ls_fail_missing("%s: callback %d", call, i));
     }
     return LS_OK;
 }

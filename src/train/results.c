@@ -33,6 +33,7 @@ ls_status ls_trial_write_history(const ls_trial *trial, const char *path) {
     if (trial == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_write_history: the trial is NULL");
     }
+    LS_TRY(ls_trial_check_here("ls_trial_write_history", trial));
     ls_new_file file;
     LS_TRY(ls_file_create("ls_trial_write_history", path, &file));
     ls_status status = write_history(trial, file.stream);

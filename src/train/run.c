@@ -119,6 +119,7 @@ static ls_status check_borrowed(const ls_trial *trial) {
                       (options->validate == NULL || ls_loader_is_here(call, options->validate));
     LS_TRY(here ? LS_OK : LS_ERR_STATE);
     LS_TRY(options->outer != NULL ? ls_outer_check_here(call, options->outer) : LS_OK);
+    LS_TRY(options->grad_scaler != NULL ? ls_grad_scaler_check_here(call, options->grad_scaler) : LS_OK);
     return options->optimizer != NULL ? ls_optimizer_check_here(call, options->optimizer) : LS_OK;
 }
 
@@ -169,6 +170,7 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
     if (trial == NULL) {
         return ls_fail_missing("ls_trial_run: the trial");
     }
+    LS_TRY(ls_trial_check_here("ls_trial_run", trial));
     if (trial->options.train == NULL) {
         return ls_fail_missing("ls_trial_run: the loader of training data (.train)");
     }

@@ -9,6 +9,7 @@
 #include "comm/public_call.h"
 #include "nn/module.h"
 #include "parallel/outer.h"
+#include "tensor/scope.h"
 #include "tensor/tensor.h"
 #include "train/captured.h"
 #include "train/checkpoint/checkpoint.h"
@@ -147,19 +148,20 @@ ls_trial *ls_trial_new(const ls_trial_options *options) {
 }
 
 void ls_trial_free(ls_trial *trial) {
-    if (trial != NULL) {
+    if (trial != NULL && trial->own_callbacks != NULL) {
         ls_trial_forget_capture(trial);
         ls_callbacks_free(trial->own_callbacks, trial->options.callback_count);
         ls_checkpointer_free(trial->checkpointer);
         ls_metrics_free(trial);
         ls_history_free(&trial->history);
         ls_comm_drop(trial->comm);
-        ls_free(trial);
+        *trial = (ls_trial){.own_callbacks = NULL};
+        ls_retire(trial, LS_RETIRED_SINGLE);
     }
 }
 
 double ls_trial_throughput(ls_trial *trial) {
-    if (trial == NULL) {
+    if (trial == NULL || ls_trial_check_here("ls_trial_throughput", trial) != LS_OK) {
         return 0;
     }
     /* the slowest rank determines the duration of a step */

@@ -13,6 +13,7 @@
 #include <lockstep/train.h>
 
 #include "autograd/loss_divisor.h"
+#include "base/freed.h"
 #include "base/status.h"
 #include "tensor/account.h"
 #include "tensor/device.h"
@@ -97,7 +98,8 @@ struct ls_callback {
     bool built_in;                      /* made by the library */
     bool captured;                      /* the hooks within the step only call functions that captured steps repeat */
     bool owned;                         /* owned by a trial or another callback */
-    struct ls_callback_copy *copies;    /* arrays of ls_callback_array that this callback owns */
+    bool freed;
+    struct ls_callback_copy *copies; /* arrays of ls_callback_array that this callback owns */
     char name[];
 };
 
@@ -118,7 +120,7 @@ void ls_trial_note_end(ls_trial *trial, ls_run_end *end);
 struct ls_trial {
     ls_trial_options options;
     ls_callback *const *callbacks; /* the callbacks to call: the trial's callbacks, or a replay's callbacks */
-    ls_callback **own_callbacks;
+    ls_callback **own_callbacks;   /* NULL in a record that ls_trial_free has retired */
     struct ls_metrics *metrics;
     ls_trial_state state;
     const ls_device *device; /* device to which batches are moved; NULL if batches are not moved */
@@ -168,6 +170,11 @@ static inline ls_status ls_explain(ls_status status, uint32_t errors, const char
                : ls_fail(status, "ls_trial: the %s \"%s\" failed with %s", kind, name, ls_status_name(status));
 }
 
+/* Fails with LS_ERR_STATE if the trial was freed. */
+static inline ls_status ls_trial_check_here(const char *call, const ls_trial *trial) {
+    return trial->own_callbacks != NULL ? LS_OK : ls_fail_freed(call, "trial", "ls_trial_free");
+}
+
 /* Returns whether a hook or a user step of the trial may be the caller. */
 static inline bool ls_trial_is_busy(const ls_trial *trial) {
     return trial->in_on_init || trial->running || trial->measuring;
@@ -209,6 +216,8 @@ static inline ls_callback *ls_callback_set_identify(ls_callback *callback, ls_ca
  */
 ls_status ls_callback_set_saved(const ls_callback *callback, ls_optimizer *optimizer, const ls_named *tensors,
                                 int count);
+/* Fails with LS_ERR_STATE if the callback, number `i` of an array, was freed. */
+ls_status ls_callback_check_here(const char *call, const ls_callback *callback, int i);
 /* Fails if the number of callbacks is negative, or if the array is missing. */
 ls_status ls_callbacks_check_list(const char *call, ls_callback *const *callbacks, int count);
 /*

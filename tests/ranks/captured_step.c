@@ -23,26 +23,27 @@ typedef enum replaying { NONE, ALL, EVEN, ODD } replaying;
 typedef struct run_plan {
     ls_data_parallel_options parallel;
     replaying replaying;
-    bool falls_back; /* the step cannot be captured */
-    int branch_at;   /* the step in which the last rank uses the other branch of the model; 0 for none */
-    int smaller_at;  /* the step in which rank 0 has fewer samples */
-    int spoiled_at;  /* the step in which the last rank has a target that does not exist */
-    int revoked_at;  /* the step before which the last rank revokes the communicator */
-    int refused_at;  /* the step in which the wire format fails on the last rank */
-    int stranded_at; /* the step with a second module, which rank 0 does not reach; the next step fails, too */
-    bool doubles;    /* the loss has a term from a second data-parallel model */
-    int skips_at;    /* the step in which the last rank has no samples */
-    int seeded;      /* ls_backward_with gets an initial gradient. 1: of the loss; 2: of the squared output */
-    bool keeps;      /* gradients accumulate over the steps */
-    bool reduces;    /* the loss contains an all-reduce */
-    int sums;        /* number of terms of the loss that are sums over samples */
-    bool normalizes; /* the model has batch normalization */
-    bool statistics; /* the step creates tensors for running statistics */
-    bool drops;      /* the model has dropout */
-    bool repeats;    /* a layer runs twice */
-    bool recomputes; /* the layer's forward function runs again in the backward pass */
-    bool weights;    /* the classes of the loss have weights */
-    bool ignores;    /* the loss ignores targets of a class */
+    bool falls_back;  /* the step cannot be captured */
+    int branch_at;    /* the step in which the last rank uses the other branch of the model; 0 for none */
+    int smaller_at;   /* the step in which rank 0 has fewer samples */
+    int spoiled_at;   /* the step in which the last rank has a target that does not exist */
+    int revoked_at;   /* the step before which the last rank revokes the communicator */
+    int refused_at;   /* the step in which the wire format fails on the last rank */
+    int stranded_at;  /* the step with a second module, which rank 0 does not reach; the next step fails, too */
+    bool doubles;     /* the loss has a term from a second data-parallel model */
+    int skips_at;     /* the step in which the last rank has no samples */
+    int seeded;       /* ls_backward_with gets an initial gradient. 1: of the loss; 2: of the squared output */
+    bool keeps;       /* gradients accumulate over the steps */
+    bool clears_last; /* a step clears its gradients at its end instead of its beginning */
+    bool reduces;     /* the loss contains an all-reduce */
+    int sums;         /* number of terms of the loss that are sums over samples */
+    bool normalizes;  /* the model has batch normalization */
+    bool statistics;  /* the step creates tensors for running statistics */
+    bool drops;       /* the model has dropout */
+    bool repeats;     /* a layer runs twice */
+    bool recomputes;  /* the layer's forward function runs again in the backward pass */
+    bool weights;     /* the classes of the loss have weights */
+    bool ignores;     /* the loss ignores targets of a class */
 } run_plan;
 
 typedef struct training {
@@ -147,14 +148,16 @@ static ls_tensor *loss_of(const training *self) {
 
 static ls_tensor *step_of(void *user) {
     const training *self = user;
-    if (!self->plan->keeps) {
+    if (!self->plan->keeps && !self->plan->clears_last) {
         ls_optimizer_zero_grad(self->optimizer);
     }
     ls_tensor *loss = loss_of(self);
-    return ls_backward_with(loss, &(ls_backward_options){.gradient = self->seed}) == LS_OK &&
-                   ls_optimizer_step(self->optimizer) == LS_OK
-               ? loss
-               : NULL;
+    const bool good = ls_backward_with(loss, &(ls_backward_options){.gradient = self->seed}) == LS_OK &&
+                      ls_optimizer_step(self->optimizer) == LS_OK;
+    if (self->plan->clears_last) {
+        ls_optimizer_zero_grad(self->optimizer);
+    }
+    return good ? loss : NULL;
 }
 
 static bool is_last(const training *self) {
@@ -392,7 +395,18 @@ static ls_status captures_zero(ls_comm *world) {
 
 /* A replay gets the gradients of parameters that only another rank uses. */
 static ls_status gets_gradients_of_others(ls_comm *world) {
+    LS_TRY(compare(world, (run_plan){.branch_at = 4, .clears_last = true}));
     return compare(world, (run_plan){.branch_at = 4});
+}
+
+/* A replay also clears the gradients that an exchange with the other ranks has decided. */
+static ls_status clears_gradients_last(ls_comm *world) {
+    for (int zero = 0; zero <= 3; zero++) {
+        const ls_data_parallel_options in_buckets = {.zero = zero, .overlap = LS_OVERLAP_ON, .bucket_bytes = 64};
+        LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero}, .clears_last = true, .smaller_at = 3}));
+        LS_TRY(compare(world, (run_plan){.parallel = in_buckets, .clears_last = true, .smaller_at = 2}));
+    }
+    return LS_OK;
 }
 
 /* Dropout derives its random numbers from the index in the global batch, even if a rank before a rank that replays has
@@ -621,6 +635,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(averages_in_buckets(world));
     LS_TRY(captures_zero(world));
     LS_TRY(gets_gradients_of_others(world));
+    LS_TRY(clears_gradients_last(world));
     LS_TRY(drops_by_sample(world));
     LS_TRY(normalizes(world));
     LS_TRY(scales_losses(world));

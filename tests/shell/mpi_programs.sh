@@ -81,6 +81,9 @@ check_single() {
     check "$flavour: ls_comm_from_mpi in the wrong launcher: has one rank" is "$?" 1
     check "$flavour: ls_comm_from_mpi in the wrong launcher: warns" \
         says err '`lockstep run` started 2 processes, but MPI connects only this one'
+    env -u LOCKSTEP_BACKEND OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 ./single adopt >out 2>err
+    check "$flavour: ls_comm_from_mpi under the mpirun of another library: warns" \
+        says err 'mpirun of Open MPI started 2 processes, but MPI connects only this one'
     env -u LOCKSTEP_BACKEND ./single adopt >out 2>err
     check "$flavour: ls_comm_from_mpi without a launcher: does not warn" is "$? $(complaints out err)" "1 "
 }

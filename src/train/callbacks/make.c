@@ -1,6 +1,7 @@
 /* Creates and frees callbacks, and records their owners. */
 #include "base/memory.h"
 #include "optim/optimizer.h"
+#include "tensor/scope.h"
 #include "train/trial.h"
 
 #include <string.h>
@@ -73,13 +74,23 @@ static void destroy(ls_callback *callback) {
         callback->copies = copy->next;
         ls_free(copy);
     }
-    ls_free(callback);
+    *callback = (ls_callback){.freed = true};
+    ls_retire(callback, LS_RETIRED_PART);
 }
 
 void ls_callback_free(ls_callback *callback) {
-    if (callback != NULL && !callback->owned) {
+    if (callback != NULL && !callback->owned && !callback->freed) {
         destroy(callback);
     }
+}
+
+ls_status ls_callback_check_here(const char *call, const ls_callback *callback, int i) {
+    return !callback->freed
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE,
+                         "%s: callback %d was freed, by ls_callback_free or with the trial or callback that owned it: "
+                         "create another one",
+                         call, i);
 }
 
 /* ---- arrays ------------------------------------------------------------------------------------------------------ */
@@ -99,6 +110,7 @@ static ls_status check_elements(const char *call, ls_callback *const *callbacks,
         }
     }
     for (int i = 0; i < count; i++) {
+        LS_TRY(ls_callback_check_here(call, callbacks[i], i));
         if (callbacks[i]->owned) {
             return ls_fail(LS_ERR_STATE,
                            "%s: callback %d already belongs to a trial or a callback: create one for each", call, i);
@@ -173,9 +185,10 @@ ls_callback *const *ls_callback_array(ls_callback *const *callbacks, int count) 
         return NULL;
     }
     const size_t size = sizeof(struct ls_callback_copy) + (size_t)count * sizeof *callbacks;
-    struct ls_callback_copy *copy = ls_allocate(size);
+    const bool here = ls_callback_check_here("ls_callback_array", callbacks[first], first) == LS_OK;
+    struct ls_callback_copy *copy = here ? ls_allocate(size) : NULL;
     if (copy == NULL) {
-        (void)ls_fail_memory("ls_callback_array", size);
+        (void)(here ? ls_fail_memory("ls_callback_array", size) : LS_OK);
         drop(callbacks, count);
         return NULL;
     }

@@ -164,6 +164,7 @@ ls_status ls_trial_load(ls_trial *trial, const char *folder) {
     if (trial == NULL || folder == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_load: the trial or the folder is NULL");
     }
+    LS_TRY(ls_trial_check_here("ls_trial_load", trial));
     if (trial->in_on_init) {
         return ls_fail(LS_ERR_STATE,
                        "ls_trial_load: the trial is being created: load after ls_trial_new, or set .resume");

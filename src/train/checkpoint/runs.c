@@ -564,6 +564,7 @@ ls_status ls_trial_save(ls_trial *trial, const char *folder) {
     if (trial == NULL || folder == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_save: the trial or the folder is NULL");
     }
+    LS_TRY(ls_trial_check_here("ls_trial_save", trial));
     if (ls_trial_is_busy(trial)) {
         return ls_fail(LS_ERR_STATE, trial->in_on_init
                                          ? "ls_trial_save: the trial is being created: save after ls_trial_new"

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tensor/scope.h"
 #include "tensor/tensor.h"
 #include "train/metrics/metric.h"
 
@@ -86,6 +87,7 @@ ls_metric *ls_metric_make(const char *name, const ls_metric_type *type, const ls
 static ls_status rename_mean(const char *call, ls_metric *metric, const char *prefix, const char *suffix) {
     char full[2 * LS_METRIC_NAME_LIMIT];
     const int length = snprintf(full, sizeof full, "%s%s%s", prefix, metric->name, suffix);
+    LS_TRY(ls_metric_check_here(call, metric));
     if (metric->taken) {
         return ls_fail(LS_ERR_STATE, "%s: the metric \"%s\" already belongs to a trial: create another metric", call,
                        metric->name);
@@ -122,11 +124,21 @@ void ls_metric_destroy(ls_metric *metric) {
         metric->copies = copy->next;
         ls_free(copy);
     }
-    ls_free(metric);
+    *metric = (ls_metric){.type = NULL};
+    ls_retire(metric, LS_RETIRED_PART);
+}
+
+ls_status ls_metric_check_here(const char *call, const ls_metric *metric) {
+    return metric->type != NULL
+               ? LS_OK
+               : ls_fail(
+                     LS_ERR_STATE,
+                     "%s: a metric was freed, by ls_metric_free or with the trial that owned it: create another one",
+                     call);
 }
 
 void ls_metric_free(ls_metric *metric) {
-    if (metric != NULL && !metric->taken) {
+    if (metric != NULL && metric->type != NULL && !metric->taken) {
         ls_metric_destroy(metric);
     }
 }
@@ -164,9 +176,10 @@ ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count) {
         return NULL;
     }
     const size_t size = sizeof(struct ls_metric_copy) + (size_t)count * sizeof *metrics;
-    struct ls_metric_copy *copy = ls_allocate(size);
+    const bool here = ls_metric_check_here("ls_metric_array", metrics[first]) == LS_OK;
+    struct ls_metric_copy *copy = here ? ls_allocate(size) : NULL;
     if (copy == NULL) {
-        (void)ls_fail_memory("ls_metric_array", size);
+        (void)(here ? ls_fail_memory("ls_metric_array", size) : LS_OK);
         ls_metrics_drop(metrics, count);
         return NULL;
     }

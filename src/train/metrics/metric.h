@@ -89,11 +89,11 @@ typedef struct ls_metric_type {
 typedef double ls_class_score(const double counts[]);
 
 struct ls_metric {
-    const ls_metric_type *type;
-    const ls_batch_mean *of; /* source of the mean; NULL if the metric is not a mean */
-    ls_class_score *score;   /* score for precision, recall and f1 */
-    size_t width;            /* count of numbers before the first batch */
-    int k;                   /* k of top_k, or the group of a learning rate */
+    const ls_metric_type *type; /* NULL in a record that ls_metric_destroy has retired */
+    const ls_batch_mean *of;    /* source of the mean; NULL if the metric is not a mean */
+    ls_class_score *score;      /* score for precision, recall and f1 */
+    size_t width;               /* count of numbers before the first batch */
+    int k;                      /* k of top_k, or the group of a learning rate */
     ls_average average;
     ls_outputs outputs;
     int window; /* window of a running mean, in batches */
@@ -130,6 +130,8 @@ ls_metric *ls_metric_make(const char *name, const ls_metric_type *type, const ls
 ls_metric *ls_metric_take_mean(const char *call, ls_metric *of, const char *prefix, const char *suffix);
 /* Frees a metric, even if it has an owner. */
 void ls_metric_destroy(ls_metric *metric);
+/* Fails with LS_ERR_STATE if the metric was freed. */
+ls_status ls_metric_check_here(const char *call, const ls_metric *metric);
 
 /* Returns whether the metric is computed in this pass. */
 static inline bool ls_metric_is_on(const ls_metric *metric, const ls_trial_state *state) {

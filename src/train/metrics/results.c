@@ -207,6 +207,9 @@ static void explain_missing(const ls_trial *trial, const char *call, const char 
 }
 
 double ls_trial_metric(const ls_trial *trial, const char *name) {
+    if (trial != NULL && ls_trial_check_here("ls_trial_metric", trial) != LS_OK) {
+        return (double)NAN;
+    }
     if (trial != NULL && name != NULL) {
         const int i = find_under_way(trial, name);
         if (i >= 0) {
@@ -222,6 +225,12 @@ double ls_trial_metric(const ls_trial *trial, const char *name) {
 }
 
 const double *ls_trial_metric_values(const ls_trial *trial, const char *name, int64_t *count) {
+    if (trial != NULL && ls_trial_check_here("ls_trial_metric_values", trial) != LS_OK) {
+        if (count != NULL) {
+            *count = 0;
+        }
+        return NULL;
+    }
     const ls_several *several = trial != NULL ? find_several(trial->metrics, name) : NULL;
     const double *one = trial != NULL ? ls_history_find(&trial->latest, name) : NULL;
     if (count != NULL) {
@@ -237,6 +246,9 @@ const double *ls_trial_metric_values(const ls_trial *trial, const char *name, in
 }
 
 double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name) {
+    if (trial != NULL && ls_trial_check_here("ls_trial_history", trial) != LS_OK) {
+        return (double)NAN;
+    }
     const bool in_range = trial != NULL && epoch >= 0 && epoch < trial->history.count;
     const double value = in_range && name != NULL ? ls_history_value(&trial->history, epoch, name) : (double)NAN;
     if (isnan(value)) {

@@ -35,6 +35,7 @@ static ls_status add_custom(ls_metrics *metrics, ls_metric *metric, int number) 
     if (metric == NULL) {
         return ls_fail_missing("ls_trial_new: custom metric %d", number);
     }
+    LS_TRY(ls_metric_check_here("ls_trial_new", metric));
     return metric->taken
                ? ls_fail(LS_ERR_STATE,
                          "ls_trial_new: the metric \"%s\" already belongs to a trial: create one metric per trial",

@@ -258,7 +258,7 @@ TEST(test_missing_inputs) {
     (void)ls_error_set(LS_ERR_IO, "cannot open x.npy"); /* the program failed to create x */
     assert_null(toy_mul(NULL, x));
     assert_int_equal(ls_scope_end(scope), LS_ERR_IO);
-    assert_string_equal(ls_error_message(), "cannot open x.npy");
+    assert_string_equal(ls_error_message(), "cannot open x.npy; toy_mul: argument 1 is NULL");
     scope = ls_scope_begin();
     assert_int_equal(ls_backward(NULL), LS_ERR_ARGUMENT); /* an old error does not explain this failure */
     assert_true(isnan(ls_item(NULL)));

@@ -261,6 +261,9 @@ static ls_status mpi_adopt(const void *handle, bool fortran, ls_join_context *jo
     LS_TRY(ls_mpi_watch_finalize(join->mpi_ends));
     MPI_Comm_rank(comm, &join->rank);
     MPI_Comm_size(comm, &join->size);
+    int connected = 1;
+    MPI_Comm_size(MPI_COMM_WORLD, &connected);
+    join->alone = connected == 1;
     return open_over(comm, join, false, state);
 }
 
