@@ -413,8 +413,16 @@ ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_parameter
     return LS_OK;
 }
 
+ls_status ls_slot_check_here(const ls_optimizer *optimizer, const ls_parameter_group *group, int i) {
+    return !ls_tensor_is_freed(group->slots[i].parameter)
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE, "%s: parameter %d was freed: free the optimizer before the model",
+                         optimizer->type->name, i);
+}
+
 ls_status ls_group_check_place(const ls_optimizer *optimizer, const ls_parameter_group *group) {
     for (int i = 0; i < group->count; i++) {
+        LS_TRY(ls_slot_check_here(optimizer, group, i));
         const ls_device *device = ls_tensor_device(group->slots[i].parameter);
         if (__builtin_expect(device != group->device, 0)) {
             return ls_fail(

@@ -199,6 +199,9 @@ bool *ls_grad_scaler_skips(const ls_grad_scaler *scaler, const ls_optimizer *opt
 /* Forgets that the optimizer's gradients were unscaled, because a step failed and its gradients were cleared. */
 void ls_grad_scaler_forget(ls_grad_scaler *scaler, const ls_optimizer *optimizer);
 
+/* Fails with LS_ERR_STATE if parameter i of the group was freed. */
+ls_status ls_slot_check_here(const ls_optimizer *optimizer, const ls_parameter_group *group, int i);
+
 /* Fails with LS_ERR_STATE if the device or the sharding of a parameter differs from the device or the sharding of its
  * state. */
 ls_status ls_group_check_place(const ls_optimizer *optimizer, const ls_parameter_group *group);

@@ -66,6 +66,7 @@ static ls_status list_all(ls_optimizer *optimizer, ls_state_list *list) {
         LS_TRY(ls_state_add(list, owner, (ls_state_word){"lr", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64, &ls_cpu,
                             &group->learning_rate));
         for (int i = 0; optimizer->type->states != NULL && i < group->count; i++) {
+            LS_TRY(ls_slot_check_here(optimizer, group, i));
             LS_TRY(list_slot(optimizer, group, &group->slots[i], number++, list));
         }
     }

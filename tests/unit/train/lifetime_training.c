@@ -27,6 +27,19 @@ TEST(test_calls_on_a_freed_loader) {
     ls_loader_free(loader); /* again: nothing */
 }
 
+TEST(test_calls_on_the_optimizer_of_a_freed_model) {
+    const ls_named *tensors = NULL;
+    int count = 0;
+    ls_module *model = ls_nn_linear(2, 3);
+    ls_optimizer *optimizer = ls_adam(model, NULL);
+    ls_module_free(model);
+    static const char freed[] = "ls_adam: parameter 0 was freed: free the optimizer before the model";
+    expect_error(ls_optimizer_step(optimizer), LS_ERR_STATE, freed);
+    expect_error(ls_optimizer_state(optimizer, &tensors, &count), LS_ERR_STATE, freed);
+    ls_optimizer_zero_grad(optimizer);
+    ls_optimizer_free(optimizer);
+}
+
 TEST(test_calls_on_a_freed_optimizer) {
     setting s = make_setting();
     const ls_named *tensors = NULL;
@@ -261,9 +274,13 @@ TEST(test_a_hook_that_ends_the_thread) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls_on_a_freed_loader),     cmocka_unit_test(test_calls_on_a_freed_optimizer),
-        cmocka_unit_test(test_a_trial_of_what_was_freed),   cmocka_unit_test(test_kept_batches_are_told),
-        cmocka_unit_test(test_what_holds_a_batch_keeps_it), cmocka_unit_test(test_a_batch_that_wants_a_gradient),
+        cmocka_unit_test(test_calls_on_a_freed_loader),
+        cmocka_unit_test(test_calls_on_a_freed_optimizer),
+        cmocka_unit_test(test_calls_on_the_optimizer_of_a_freed_model),
+        cmocka_unit_test(test_a_trial_of_what_was_freed),
+        cmocka_unit_test(test_kept_batches_are_told),
+        cmocka_unit_test(test_what_holds_a_batch_keeps_it),
+        cmocka_unit_test(test_a_batch_that_wants_a_gradient),
         cmocka_unit_test(test_a_hook_that_ends_the_thread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
