@@ -7,9 +7,12 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "cli/doctor.h"
+#include "comm/algorithm.h"
+#include "comm/backend.h"
 #include "comm/rendezvous.h"
 #include "formats/array_file.h"
 #include "formats/image.h"
+#include "tensor/device.h"
 #include "tensor/device/cpu/libraries.h"
 
 /* ---- libraries --------------------------------------------------------------------------------------------------- */
@@ -174,6 +177,23 @@ static bool matters(const char *variable) {
     return false;
 }
 
+/* Notes every variable that makes a call of a program fail. */
+static void check_values(ls_doctor_report *report) {
+    ls_job job;
+    ls_algorithm_setting settings[LS_OP_COUNT];
+    const ls_algorithm_list all = ls_engine_algorithms(NULL);
+    const char *device = ls_environment_text("LOCKSTEP_DEVICE");
+    if (ls_job_read(&job, NULL) != LS_OK || (job.backend != NULL && ls_backend_find(job.backend) == NULL)) {
+        ls_report_note(report, "a program started in this environment cannot join its job: %s", ls_error_message());
+    }
+    if (ls_algorithm_read(&all, settings) != LS_OK) {
+        ls_report_note(report, "a program started in this environment cannot join its job: %s", ls_error_message());
+    }
+    if (device != NULL && ls_device_find("LOCKSTEP_DEVICE", device) == NULL) {
+        ls_report_note(report, "a program started in this environment cannot create tensors: %s", ls_error_message());
+    }
+}
+
 static void check_environment(ls_doctor_report *report, const ls_doctor_check *check) {
     (void)check;
     int count = 0;
@@ -193,10 +213,7 @@ static void check_environment(ls_doctor_report *report, const ls_doctor_check *c
     if (count == 0 && !report->as_json) {
         printf("  (none relevant here)\n");
     }
-    ls_job job;
-    if (ls_job_read(&job, NULL) != LS_OK) {
-        ls_report_note(report, "a program started in this environment cannot join its job: %s", ls_error_message());
-    }
+    check_values(report);
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */

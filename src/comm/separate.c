@@ -61,17 +61,16 @@ static void warn_unless_joined(void) {
 /* ---- ranks that do not communicate ------------------------------------------------------------------------------- */
 
 typedef struct training {
-    bool begun;
+    uint64_t steps; /* steps of optimizers: at most two of each are counted */
     bool checked;
-    uint64_t calls; /* number of calls on communicators before the first step */
+    uint64_t calls; /* number of calls on communicators before the first step; includes the calls for its gradients */
 } training;
 
 static _Thread_local training present;
 
-void ls_training_begins(void) {
+void ls_training_steps(void) {
     warn_unless_joined();
-    if (!present.begun) {
-        present.begun = true;
+    if (present.steps++ == 0) {
         present.calls = ls_comm_metered.calls;
     }
 }
@@ -81,7 +80,7 @@ void ls_training_is_checked(void) {
 }
 
 void ls_warn_if_separate(const ls_comm *world) {
-    const bool apart = world != NULL && ls_comm_size(world) > 1 && present.begun && !present.checked &&
+    const bool apart = world != NULL && ls_comm_size(world) > 1 && present.steps > 1 && !present.checked &&
                        present.calls == ls_comm_metered.calls;
     if (!apart) {
         return;

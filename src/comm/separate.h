@@ -14,15 +14,15 @@ void ls_joined(void);
 void ls_warn_mpi_is_alone(void);
 
 /*
- * Records that an optimizer of this thread is making its first step. Warns if `lockstep run` started the process as
- * rank 0 of several ranks and it has not joined the job.
+ * Records that an optimizer of this thread is making its first or second step. Warns if `lockstep run` started the
+ * process as rank 0 of several ranks and it has not joined the job.
  */
-void ls_training_begins(void);
+void ls_training_steps(void);
 
 /*
- * Warns once, on rank 0 of a world of several ranks, if this thread has made no call on a communicator since
- * ls_training_begins. Called when even a program that averages its models itself would have communicated: at the second
- * epoch of a loader, and in ls_finalize. `world` may be NULL.
+ * Warns once, on rank 0 of a world of several ranks, if this thread has made no call on a communicator since the first
+ * of at least two steps. Called when even a program that averages its models itself would have communicated: at the
+ * second epoch of a loader, and in ls_finalize. `world` may be NULL.
  */
 void ls_warn_if_separate(const ls_comm *world);
 

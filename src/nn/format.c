@@ -38,7 +38,7 @@ static void write_module(model_text *out, const ls_module *module, const char *n
 }
 
 size_t ls_module_format(const ls_module *module, char *text, size_t capacity) {
-    model_text out = {.text = text, .capacity = capacity};
+    model_text out = {.text = text, .capacity = text != NULL ? capacity : 0};
     if (!ls_module_is_here(module)) {
         write_text(&out, "NULL\n");
     } else {

@@ -146,7 +146,7 @@ struct ls_optimizer {
     double weight_decay;
     ls_parameter_group *groups;
     int group_count;
-    bool stepped;           /* a step has begun */
+    unsigned steps;         /* number of steps that have begun, up to 2 */
     ls_step_info last_step; /* progress of the last step with a closure */
     ls_optimizer
         *others; /* optimizer of the parameters that are not matrices, if the method is for matrices; has no groups */

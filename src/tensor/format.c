@@ -252,6 +252,7 @@ static void put_tensor(printer *p) {
 
 size_t ls_format(const ls_tensor *tensor, char *text, size_t capacity) {
     ls_capture_refuse_here("ls_format", LS_CAPTURE_READS);
+    capacity = text != NULL ? capacity : 0;
     printer state = {.tensor = tensor, .out = {.text = text, .capacity = capacity > 0 ? capacity - 1 : 0}};
     if (tensor == NULL || !ls_tensor_is_here("ls_format", tensor)) {
         put_text(&state.out, "NULL");

@@ -78,6 +78,7 @@ TEST(test_nothing_to_show) {
     expect(ls_zeros(LS_SHAPE(2, 0, 3), LS_F64), "tensor([], size=(2, 0, 3), dtype=f64)");
     expect(ls_zeros(LS_SHAPE(0), LS_I64), "tensor([], dtype=i64)");
     assert_int_equal(ls_format(NULL, text, sizeof text), 4);
+    assert_int_equal(ls_format(NULL, NULL, 9), 4);
     assert_string_equal(text, "NULL");
 }
 
