@@ -114,14 +114,14 @@ static ls_status show_tensor(ls_meeting *meeting, const ls_proposal *proposal) {
     return LS_OK;
 }
 
-/* Adds the checksum of a tensor that must be equal on all ranks. */
+/* Adds the fingerprint of a tensor that must be equal on all ranks. */
 static ls_status show_replica(ls_meeting *meeting, const ls_proposal *proposal) {
     if (proposal->replica == NULL || meeting->size == 1) {
         return LS_OK;
     }
     const ls_tensor *dense = proposal->replica == proposal->tensor ? meeting->dense : proposal->replica;
     meeting->own.state |= LS_OFFER_CHECKS;
-    return ls_checksum_of(meeting->what->op.name, dense, &meeting->own.checksum);
+    return ls_fingerprint_of(meeting->what->op.name, dense, &meeting->own.fingerprint);
 }
 
 static ls_status make_offer(ls_meeting *meeting, const ls_proposal *proposal) {
@@ -187,7 +187,7 @@ static ls_status compare_replicas(const ls_meeting *meeting, int first, int othe
     const ls_offer *a = &meeting->offers[first];
     const ls_offer *b = &meeting->offers[other];
     const bool compares = (a->state & b->state & LS_OFFER_CHECKS) != 0;
-    return compares && ls_checksums_differ(a->checksum, b->checksum, (ls_dtype)a->dtype)
+    return compares && ls_fingerprints_differ(a->fingerprint, b->fingerprint, (ls_dtype)a->dtype)
                ? ls_fail(LS_ERR_MISMATCH, "%s differs between ranks %d and %d: %s", meeting->proposal->replica_name,
                          first, other, meeting->proposal->remedy)
                : LS_OK;

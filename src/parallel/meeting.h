@@ -7,7 +7,7 @@
  * - A rank whose tensor is NULL because of a failure notifies the others, because they would otherwise wait.
  * - Either all ranks record the call on their tapes, or none does.
  * - A small tensor is sent inside its offer.
- * - If a tensor must be equal on all ranks, ranks with different checksums of this tensor get an error.
+ * - If a tensor must be equal on all ranks, ranks with different fingerprints of this tensor get an error.
  *
  * A collective is a `static const ls_collective`. Its public function fills in an ls_proposal and passes both to
  * ls_meet.
@@ -16,7 +16,7 @@
 #define LS_PARALLEL_MEETING_H
 
 #include "autograd/op.h"
-#include "parallel/checksum.h"
+#include "parallel/fingerprint.h"
 #include "parallel/parallel.h"
 
 /* Which ranks supply a tensor. */
@@ -80,7 +80,7 @@ typedef struct ls_offer {
     uint16_t root; /* the lower bits of the root's rank */
     union {
         int64_t count;
-        ls_checksum checksum; /* of the replica, if LS_OFFER_CHECKS is set */
+        ls_fingerprint fingerprint; /* of the replica, if LS_OFFER_CHECKS is set */
     };
     union {
         int64_t size[LS_MAX_DIMS];

@@ -419,7 +419,7 @@ static ls_status step_in_scope(ls_module *model, ls_tensor *x) {
     return status != LS_OK ? status : ended;
 }
 
-/* The input is contiguous or transposed, and has fewer or more elements than a checksum reads. */
+/* The input is contiguous or transposed, and has fewer or more elements than a fingerprint reads. */
 static ls_status different_samples(ls_comm *world, ls_dtype dtype, int64_t rows, bool transposed) {
     ls_scope *scope = ls_scope_begin();
     ls_seed(5);

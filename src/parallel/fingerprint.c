@@ -1,4 +1,4 @@
-#include "parallel/checksum.h"
+#include "parallel/fingerprint.h"
 
 #include <math.h>
 
@@ -21,7 +21,7 @@ static ls_tensor *choose(const char *call, const ls_tensor *dense) {
     return result;
 }
 
-ls_status ls_checksum_of(const char *call, const ls_tensor *dense, ls_checksum *checksum) {
+ls_status ls_fingerprint_of(const char *call, const ls_tensor *dense, ls_fingerprint *fingerprint) {
     ls_tensor *chosen = choose(call, dense);
     if (chosen == NULL) {
         return ls_error_status();
@@ -34,12 +34,12 @@ ls_status ls_checksum_of(const char *call, const ls_tensor *dense, ls_checksum *
         magnitude += fabs(term);
     }
     ls_tensor_drop(chosen);
-    *checksum = (ls_checksum){(float)sum, (float)magnitude};
+    *fingerprint = (ls_fingerprint){(float)sum, (float)magnitude};
     return LS_OK;
 }
 
 /* Infinity and NaN, as in a diverged training, count as equal to everything. */
-bool ls_checksums_differ(ls_checksum a, ls_checksum b, ls_dtype dtype) {
+bool ls_fingerprints_differ(ls_fingerprint a, ls_fingerprint b, ls_dtype dtype) {
     const double tolerance = dtype == LS_BF16 || dtype == LS_F16 ? 5e-3 : 1e-4;
     const double most = tolerance * fmax(a.magnitude, b.magnitude);
     return fabs((double)a.sum - b.sum) > most || fabs((double)a.magnitude - b.magnitude) > most;
