@@ -746,11 +746,12 @@ LS_API void ls_outer_free(ls_outer *outer);
  * more row or column.
  *
  * - The layers borrow `comm`. `options` may be NULL.
- * - All ranks must use the same input and compute the same loss, which counts once.
+ * - All ranks must use the same input and compute the same loss, which counts once. So give the loader no .comm, or the
+ *   communicator of the data-parallel ranks. All ranks fail with LS_ERR_MISMATCH if the inputs differ.
  * - Each rank gets the gradient of its shard, and of parameters that all ranks have, as one process would.
  * - With the same seed on all ranks, the shards start as the parts of one process's parameters.
- * - To combine with data parallelism, split the world with ls_comm_split, and use ls_data_parallel over the ranks with
- *   the same shards.
+ * - To combine with data parallelism, split the world with ls_comm_split, and use ls_data_parallel, with .zero = 0 or
+ *   1, over the ranks with the same shards.
  * - A pass that fails on one rank can succeed on other ranks. So stop all ranks after an error.
  */
 
@@ -760,9 +761,7 @@ typedef struct ls_parallel_linear_options {
     bool no_bias;   /**< no bias */
 } ls_parallel_linear_options;
 
-/**
- * Returns a linear layer that is sharded along its outputs. Its output is this rank's part of y = x weight^T + bias.
- */
+/** Returns a linear layer sharded along its outputs. Its output is this rank's part of y = x weight^T + bias. */
 LS_API ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out,
                                         const ls_parallel_linear_options *options);
 /**
@@ -770,10 +769,7 @@ LS_API ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out,
  * ls_nn_column_parallel), and sums y over the ranks.
  */
 LS_API ls_module *ls_nn_row_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_parallel_linear_options *options);
-/**
- * Returns a layer that concatenates the parts of all ranks along the last axis, for a following layer that is not
- * sharded.
- */
+/** Returns a layer that concatenates the parts of all ranks along the last axis, for a layer that is not sharded. */
 LS_API ls_module *ls_nn_gather_parallel(ls_comm *comm);
 /**
  * Returns an ls_nn_dropout for values that are sharded along the last axis (after ls_nn_column_parallel). With the same
@@ -808,6 +804,8 @@ typedef struct ls_pipeline_options {
  * - Each rank has its own optimizer for its stage.
  * - ls_forward returns the output of the whole model on every rank, without gradient, from rank 0's input. The inputs
  *   of the other ranks are ignored, and may be NULL. If rank 0's input is NULL, all ranks fail.
+ * - All ranks must load the same samples. So give the loader no .comm, or the communicator of the ranks of the same
+ *   stage. Trials fail with LS_ERR_MISMATCH if the stages get different samples.
  * - To combine with data parallelism, split the world with ls_comm_split, and call ls_sync_gradients over the ranks of
  *   the same stage after ls_pipeline_backward. The pipelines may have different numbers of samples.
  */
@@ -832,11 +830,12 @@ LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline
  *   fails if the divisor of a mean (elements, weights, or targets that are not ignored) is not the same integer
  *   multiple of the number of samples in every micro-batch.
  *
- * All ranks fail with LS_ERR_SHAPE if input and target have different numbers of samples, or none. A rank fails with
- * LS_ERR_STATE if recording is off (ls_no_grad), or if the loss does not depend on the output.
+ * All ranks fail with LS_ERR_SHAPE if input and target have different numbers of samples, or none, and with
+ * LS_ERR_MISMATCH if they are from different shares of a loader's batch. A rank fails with LS_ERR_STATE if recording is
+ * off (ls_no_grad), or if the loss does not depend on the output.
  *
  * If a stage fails, the other stages fail with LS_ERR_MISMATCH and its message. If recording was off, if an argument
- * was NULL or had a history, or if the numbers of samples were wrong, no stage has begun the step, and the pipeline
+ * was NULL or had a history, or if the samples were wrong, no stage has begun the step, and the pipeline
  * stays usable. After any other failure, the pipeline rejects further steps (with LS_ERR_STATE on the failed stages),
  * and the gradients are incomplete. A stage that had already finished the step fails in its next step. The communicator
  * stays usable.

@@ -36,6 +36,9 @@ static void drop_batch(ls_loader *loader) {
     if (loader->input != NULL && thread->whole_batch[0] == loader->input) {
         thread->whole_batch[0] = thread->whole_batch[1] = NULL;
     }
+    if (loader->input != NULL && thread->loaded[0] == loader->input->storage) {
+        thread->loaded[0] = thread->loaded[1] = NULL;
+    }
     ls_tensor_withdraw(loader->input);
     ls_tensor_withdraw(loader->target);
     loader->input = loader->target = NULL;
@@ -213,10 +216,15 @@ static ls_status make(void *argument) {
     return make_in(argument, ls_thread()->scope);
 }
 
-/* Records, for the warnings of data-parallel training, that this rank has a new batch. */
-static void note_batch(const ls_loader *loader) {
-    ls_thread()->whole_batch[0] = loader->undivided ? loader->input : NULL;
-    ls_thread()->whole_batch[1] = loader->undivided ? loader->target : NULL;
+/* Records, for the warnings of data-parallel training and the checks of pipelines, that this rank has a new batch. */
+static void note_batch(const ls_loader *loader, const ls_batch *batch) {
+    ls_thread_state *thread = ls_thread();
+    thread->whole_batch[0] = loader->undivided ? loader->input : NULL;
+    thread->whole_batch[1] = loader->undivided ? loader->target : NULL;
+    thread->loaded[0] = loader->input->storage;
+    thread->loaded[1] = loader->target != NULL ? loader->target->storage : NULL;
+    thread->loaded_first = batch->first;
+    thread->loaded_number = batch->number;
     if (loader->epoch > 0 && loader->batch == 0) {
         ls_warn_if_separate(ls_world());
     }
@@ -252,7 +260,7 @@ ls_status ls_loader_next_on(ls_loader *loader, const ls_device *device, ls_batch
         loader->batch = 0;
         return LS_OK;
     }
-    note_batch(loader);
+    note_batch(loader, &made);
     made.number = loader->batch++;
     *batch = made;
     *more = true;

@@ -59,6 +59,9 @@ int ls_loader_shards(const ls_loader *loader);
 /* Returns whether this is a loader of a data set that splits its batches over `ranks` ranks. */
 bool ls_loader_divides(const ls_loader *loader, int ranks);
 
+/* Returns the index of this rank's share of each global batch; 0 if the loader does not divide batches. */
+int ls_loader_share(const ls_loader *loader);
+
 /* Writes into `text` the properties of the loader that must be equal on all ranks: samples, order and batch size.
  * All loaders that do not split their batches over `ranks` ranks have the same text. NULL is allowed. */
 void ls_loader_describe(const ls_loader *loader, int ranks, char *text, size_t size);

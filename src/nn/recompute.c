@@ -374,10 +374,15 @@ static ls_status run_recorded(ls_thread_state *thread, recomputation *r, ls_tens
     thread->batch = r->global;
     r->global = NULL;
     if (status == LS_OK && ls_comm_metered.calls - calls != r->located) { /* all ranks have communicated; all fail */
-        status = ls_fail(LS_ERR_UNSUPPORTED,
-                         "ls_recompute: %s communicates, which the second forward pass must not repeat: recompute only "
-                         "modules that do not communicate",
-                         r->module->type->name);
+        status = r->module->unit != NULL
+                     ? ls_fail(LS_ERR_UNSUPPORTED,
+                               "ls_data_parallel: .zero = 2 and 3 do not support layers that communicate, such as %s: "
+                               "use .zero = 1",
+                               r->module->type->name)
+                     : ls_fail(LS_ERR_UNSUPPORTED,
+                               "ls_recompute: %s communicates, which the second forward pass must not repeat: "
+                               "recompute only modules that do not communicate",
+                               r->module->type->name);
     }
     note_buffers(r);
     const bool recorded = status == LS_OK && ls_dtype_is_floating((ls_dtype)outputs[0]->dtype);

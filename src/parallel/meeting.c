@@ -111,6 +111,16 @@ static ls_status show_tensor(ls_meeting *meeting, const ls_proposal *proposal) {
     return LS_OK;
 }
 
+/* Adds the fingerprint of a tensor that must be equal on all ranks. */
+static ls_status show_replica(ls_meeting *meeting, const ls_proposal *proposal) {
+    if (proposal->replica == NULL || meeting->size == 1) {
+        return LS_OK;
+    }
+    const ls_tensor *dense = proposal->replica == proposal->tensor ? meeting->dense : proposal->replica;
+    meeting->own.state |= LS_OFFER_CHECKS;
+    return ls_fingerprint_of(meeting->what->op.name, dense, &meeting->own.fingerprint);
+}
+
 static ls_status make_offer(ls_meeting *meeting, const ls_proposal *proposal) {
     const ls_collective *what = meeting->what;
     meeting->own = (ls_offer){.kind = (uint8_t)what->kind,
@@ -121,6 +131,7 @@ static ls_status make_offer(ls_meeting *meeting, const ls_proposal *proposal) {
     ls_status status = check_arguments(meeting, proposal);
     if (status == LS_OK && (what->bringers != LS_BRING_ROOT || proposal->root == meeting->rank)) {
         status = show_tensor(meeting, proposal);
+        status = status == LS_OK ? show_replica(meeting, proposal) : status;
     }
     if (status != LS_OK) {
         meeting->own.state = LS_OFFER_EMPTY | LS_OFFER_FAILED;
@@ -169,6 +180,16 @@ static ls_status compare_arguments(const ls_meeting *meeting, int other) {
     return LS_OK;
 }
 
+static ls_status compare_replicas(const ls_meeting *meeting, int first, int other) {
+    const ls_offer *a = &meeting->offers[first];
+    const ls_offer *b = &meeting->offers[other];
+    const bool compares = (a->state & b->state & LS_OFFER_CHECKS) != 0;
+    return compares && ls_fingerprints_differ(a->fingerprint, b->fingerprint, (ls_dtype)a->dtype)
+               ? ls_fail(LS_ERR_MISMATCH, "%s differs between ranks %d and %d: %s", meeting->proposal->replica_name,
+                         first, other, meeting->proposal->remedy)
+               : LS_OK;
+}
+
 static ls_status compare_tensors(const ls_meeting *meeting, int first, int other) {
     const ls_offer *a = &meeting->offers[first];
     const ls_offer *b = &meeting->offers[other];
@@ -181,7 +202,7 @@ static ls_status compare_tensors(const ls_meeting *meeting, int first, int other
                            meeting->what->op.name, first, ls_offer_axis(a, i), other, ls_offer_axis(b, i));
         }
     }
-    return LS_OK;
+    return compare_replicas(meeting, first, other);
 }
 
 /* Checks the offers. All ranks get the same result. */
@@ -375,6 +396,7 @@ ls_tensor *ls_meet_by(const ls_collective *what, const ls_proposal *proposal, ls
         return ls_scope_failed();
     }
     meeting.what = what;
+    meeting.proposal = proposal;
     meeting.comm = proposal->comm;
     meeting.rank = ls_comm_rank(proposal->comm);
     meeting.size = ls_comm_size(proposal->comm);

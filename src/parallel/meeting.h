@@ -7,6 +7,7 @@
  * - A rank whose tensor is NULL because of a failure notifies the others, because they would otherwise wait.
  * - Either all ranks record the call on their tapes, or none does.
  * - A small tensor is sent inside its offer.
+ * - If a tensor must be equal on all ranks, ranks with different fingerprints of this tensor get an error.
  *
  * A collective is a `static const ls_collective`. Its public function fills in an ls_proposal and passes both to
  * ls_meet.
@@ -15,6 +16,7 @@
 #define LS_PARALLEL_MEETING_H
 
 #include "autograd/op.h"
+#include "parallel/fingerprint.h"
 #include "parallel/parallel.h"
 
 /* Which ranks supply a tensor. */
@@ -56,9 +58,14 @@ typedef struct ls_proposal {
     int root;
     int axis[2];
     int64_t count; /* elements along the second axis that this rank receives */
+    /* A tensor that must be equal on all ranks: `tensor`, or a contiguous tensor of the same dtype. NULL checks
+     * nothing. Only for calls that do not use `count`. */
+    const ls_tensor *replica;
+    const char *replica_name; /* call and name, for the error message */
+    const char *remedy;       /* how the program makes the tensor equal */
 } ls_proposal;
 
-enum { LS_OFFER_WANTS = 1, LS_OFFER_FAILED = 2, LS_OFFER_EMPTY = 4, LS_OFFER_CARRIES = 8 };
+enum { LS_OFFER_WANTS = 1, LS_OFFER_FAILED = 2, LS_OFFER_EMPTY = 4, LS_OFFER_CARRIES = 8, LS_OFFER_CHECKS = 16 };
 
 #define LS_OFFER_ROOM (LS_MAX_DIMS * sizeof(int64_t))
 
@@ -71,7 +78,10 @@ typedef struct ls_offer {
     uint8_t reduction;
     uint8_t axes;  /* two axes, four bits each; see ls_offer_axis */
     uint16_t root; /* the lower bits of the root's rank */
-    int64_t count;
+    union {
+        int64_t count;
+        ls_fingerprint fingerprint; /* of the replica, if LS_OFFER_CHECKS is set */
+    };
     union {
         int64_t size[LS_MAX_DIMS];
         unsigned char room[LS_OFFER_ROOM]; /* after the sizes, the elements, if they fit */
@@ -116,7 +126,8 @@ typedef struct ls_meeting {
     ls_tensor *dense; /* the tensor's elements, contiguous: on the tensor's device if ls_meeting_device returns one,
                          otherwise on the host; NULL if this rank supplies no tensor */
     bool wanted;      /* a rank requires a gradient, so all ranks record the call */
-    bool carried;     /* the offers of at most LS_FEW_RANKS ranks contain all elements */
+    const ls_proposal *proposal;
+    bool carried; /* the offers of at most LS_FEW_RANKS ranks contain all elements */
     ls_offer own;
     ls_offer *offers; /* of all ranks */
     ls_offer few[LS_FEW_RANKS];

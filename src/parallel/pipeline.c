@@ -397,40 +397,70 @@ static ls_status check_step(const step *t) {
     return is_last(t) ? refuse_history("target", t->target, t->stage) : LS_OK;
 }
 
+/* The properties that the stages compare at the beginning of a step. */
+enum { INPUT_ROWS, TARGET_ROWS, TAKE_PART, INPUT_FIRST, INPUT_BATCH, TARGET_FIRST, TARGET_BATCH, KNOWN };
+
+/* Describes which samples the tensor contains, if it is part of the loader's last batch. */
+static void describe_samples(const ls_tensor *tensor, int64_t *first, int64_t *batch) {
+    const ls_thread_state *thread = ls_thread();
+    if (tensor->storage != NULL && (tensor->storage == thread->loaded[0] || tensor->storage == thread->loaded[1])) {
+        *first = thread->loaded_first;
+        *batch = thread->loaded_number;
+    }
+}
+
+/* Fails if input and target are from different shares of a batch, or from different batches. */
+static ls_status check_samples(const step *t, const int64_t *known) {
+    const bool knows = known[INPUT_FIRST] != INT64_MAX && known[TARGET_FIRST] != INT64_MAX;
+    return !knows || (known[INPUT_FIRST] == known[TARGET_FIRST] && known[INPUT_BATCH] == known[TARGET_BATCH])
+               ? LS_OK
+               : ls_fail(LS_ERR_MISMATCH,
+                         "ls_pipeline_backward: rank 0's input begins with sample %lld of batch %lld, but rank %d's "
+                         "target begins with sample %lld of batch %lld: all ranks of the pipeline must get the same "
+                         "samples: give the loader no .comm (or the communicator of the data-parallel ranks)",
+                         (long long)known[INPUT_FIRST], (long long)known[INPUT_BATCH], t->stages - 1,
+                         (long long)known[TARGET_FIRST], (long long)known[TARGET_BATCH]);
+}
+
 /*
  * Exchanges the number of rows. The first stage has the input, and the last stage has the target. All stages learn the
- * number of rows, or that the two numbers differ, or the error message of a stage that cannot take part.
+ * number of rows, or that the two numbers or the samples differ, or the error message of a stage that cannot take part.
  */
 static ls_status agree_on_rows(step *t) {
     const ls_status own = check_step(t);
     ls_saved_error cause;
     ls_error_save(&cause);
-    /* rows of the input, rows of the target, and 0 if a stage cannot take part */
-    int64_t known[3] = {INT64_MAX, INT64_MAX, own == LS_OK};
+    int64_t known[KNOWN]; /* only one stage, or no stage, knows a property, except TAKE_PART */
+    for (int i = 0; i < KNOWN; i++) {
+        known[i] = i != TAKE_PART ? INT64_MAX : own == LS_OK;
+    }
     if (own == LS_OK && t->stage == 0) {
-        known[0] = t->input->size[0];
+        known[INPUT_ROWS] = t->input->size[0];
+        describe_samples(t->input, &known[INPUT_FIRST], &known[INPUT_BATCH]);
     }
     if (own == LS_OK && is_last(t)) {
-        known[1] = t->target->size[0];
+        known[TARGET_ROWS] = t->target->size[0];
+        describe_samples(t->target, &known[TARGET_FIRST], &known[TARGET_BATCH]);
     }
-    const ls_status met = ls_comm_allreduce(t->comm, known, known, 3, LS_I64, LS_MIN, NULL);
+    const ls_status met = ls_comm_allreduce(t->comm, known, known, KNOWN, LS_I64, LS_MIN, NULL);
     if (own != LS_OK) {
         (void)ls_error_put_back(&cause);
     }
     if (met != LS_OK) {
         return own != LS_OK ? own : met;
     }
-    if (known[2] == 0) {
+    if (known[TAKE_PART] == 0) {
         return ls_cause_share(t->comm, "ls_pipeline_backward", own != LS_OK);
     }
-    if (known[0] != known[1] || known[0] == 0) {
+    LS_TRY(check_samples(t, known));
+    if (known[INPUT_ROWS] != known[TARGET_ROWS] || known[INPUT_ROWS] == 0) {
         return ls_fail(
             LS_ERR_SHAPE,
             "ls_pipeline_backward: input and target have %lld and %lld samples; both must have the same number, "
             "at least 1",
-            (long long)known[0], (long long)known[1]);
+            (long long)known[INPUT_ROWS], (long long)known[TARGET_ROWS]);
     }
-    t->rows = known[0];
+    t->rows = known[INPUT_ROWS];
     t->count = (int)(t->state->micro_batches < t->rows ? t->state->micro_batches : t->rows);
     return LS_OK;
 }
@@ -518,12 +548,16 @@ ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *t
     return status;
 }
 
-bool ls_module_has_pipeline(const ls_module *module) {
-    bool has = module->type == &ls_pipeline_type;
-    for (int i = 0; i < module->child_count && !has; i++) {
-        has = ls_module_has_pipeline(module->children[i].module);
+ls_comm *ls_module_pipeline_comm(const ls_module *module) {
+    ls_comm *comm = module->type == &ls_pipeline_type ? ((const ls_pipeline_state *)module->state)->comm : NULL;
+    for (int i = 0; i < module->child_count && comm == NULL; i++) {
+        comm = ls_module_pipeline_comm(module->children[i].module);
     }
-    return has;
+    return comm;
+}
+
+bool ls_module_has_pipeline(const ls_module *module) {
+    return ls_module_pipeline_comm(module) != NULL;
 }
 
 /* ---- without gradients ------------------------------------------------------------------------------------------- */

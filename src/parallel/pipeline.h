@@ -29,6 +29,9 @@ typedef struct ls_pipeline_state {
 
 extern const ls_module_type ls_pipeline_type;
 
+/* Returns the communicator of the first pipeline among the module and its descendants, or NULL. */
+ls_comm *ls_module_pipeline_comm(const ls_module *module);
+
 /* Returns whether the module or one of its descendants is a pipeline. */
 bool ls_module_has_pipeline(const ls_module *module);
 

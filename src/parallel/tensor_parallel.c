@@ -68,8 +68,9 @@ typedef struct parallel_state {
     ls_comm *comm;
     ls_tensor *weight;
     ls_tensor *bias;
-    int64_t start; /* embedding: index of this rank's first row in the complete table */
-    int64_t whole; /* embedding: number of rows in the complete table */
+    int64_t start;  /* embedding: index of this rank's first row in the complete table */
+    int64_t whole;  /* embedding: number of rows in the complete table */
+    uint64_t calls; /* number of forward passes */
 } parallel_state;
 
 /* Every rank draws the complete parameter, so that the shards equal the parameters of a single process. */
@@ -164,9 +165,28 @@ static ls_module *linear(const char *call, const ls_module_type *type, ls_comm *
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
+/*
+ * Returns a tensor that must be equal on all ranks if the ranks compare it in this forward pass, otherwise NULL.
+ * Reading elements from a device waits for its stream, so tensors on devices are compared only sometimes.
+ */
+static const ls_tensor *replica(parallel_state *state, const ls_tensor *tensor) {
+    enum { FIRST = 8, EVERY = 64 };
+    const uint64_t call = state->calls++;
+    const bool compares = tensor != NULL && (call < FIRST || call % EVERY == 0 || ls_tensor_device(tensor) == &ls_cpu);
+    return compares ? tensor : NULL;
+}
+
+static const char same_samples[] =
+    "all ranks of the communicator must get the same samples: give the loader no .comm (or the communicator of the "
+    "data-parallel ranks), and call ls_seed with the same number on all ranks";
+
 static ls_tensor *column_forward(ls_module *self, ls_tensor *input) {
-    const parallel_state *state = self->state;
-    ls_tensor *shared = ls_meet(&sharing, &(ls_proposal){.comm = state->comm, .tensor = input});
+    parallel_state *state = self->state;
+    ls_tensor *shared = ls_meet(&sharing, &(ls_proposal){.comm = state->comm,
+                                                         .tensor = input,
+                                                         .replica = replica(state, input),
+                                                         .replica_name = "ls_nn_column_parallel: the input",
+                                                         .remedy = same_samples});
     return ls_linear(shared, state->weight, state->bias);
 }
 
@@ -178,13 +198,19 @@ ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out, const l
     return linear(sharing.op.name, &type, comm, in, out, options, 0);
 }
 
-static ls_tensor *add_up(const parallel_state *state, ls_tensor *parts) {
-    return ls_meet(&adding, &(ls_proposal){.comm = state->comm, .tensor = parts, .reduction = LS_SUM});
+static ls_tensor *add_up(const parallel_state *state, ls_tensor *parts, const ls_tensor *replica, const char *name) {
+    return ls_meet(&adding, &(ls_proposal){.comm = state->comm,
+                                           .tensor = parts,
+                                           .reduction = LS_SUM,
+                                           .replica = replica,
+                                           .replica_name = name,
+                                           .remedy = same_samples});
 }
 
 static ls_tensor *row_forward(ls_module *self, ls_tensor *input) {
-    const parallel_state *state = self->state;
-    ls_tensor *sum = add_up(state, ls_linear(input, state->weight, NULL));
+    parallel_state *state = self->state;
+    ls_tensor *sum = add_up(state, ls_linear(input, state->weight, NULL), replica(state, state->bias),
+                            "ls_nn_row_parallel: the bias");
     return state->bias != NULL ? ls_add_tensor(sum, state->bias) : sum;
 }
 
@@ -323,8 +349,10 @@ static ls_tensor *embedding_forward(ls_module *self, ls_tensor *input) {
     const parallel_state *state = self->state;
     ls_tensor *index = read_index(input);
     ls_tensor *rows = index != NULL ? own_rows(state, index) : NULL;
+    /* if `rows` is NULL, this notifies the other ranks */
+    ls_tensor *sum = add_up(state, rows, index, "ls_nn_parallel_embedding: the index");
     ls_tensor_drop(index);
-    return add_up(state, rows); /* if `rows` is NULL, this notifies the other ranks */
+    return sum;
 }
 
 ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width) {

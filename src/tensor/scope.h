@@ -139,11 +139,15 @@ typedef struct ls_thread_state {
     struct ls_batch_part *batch;      /* for autograd: the running module's samples if ranks share a batch; or NULL */
     /* input and target of the last batch if each rank's loader returns global batches; borrowed from the loader */
     const ls_tensor *whole_batch[2];
-    bool no_grad;       /* record nothing */
-    ls_dtype autocast;  /* for matrix products: LS_BF16 or LS_F16; LS_F32 means off */
-    bool single_sample; /* for autograd: the running module has one sample (mixing.h) */
-    bool recomputes;    /* a module runs a second time (ls_recompute), and must not change its buffers again */
-    bool freeing;       /* the free queue is being emptied */
+    /* the storages of input and target of the loaders' last batch, borrowed; NULL after the loader dropped the batch */
+    const struct ls_storage *loaded[2];
+    int64_t loaded_first;  /* index of this rank's first sample in the global batch */
+    int64_t loaded_number; /* index of the batch in the epoch */
+    bool no_grad;          /* record nothing */
+    ls_dtype autocast;     /* for matrix products: LS_BF16 or LS_F16; LS_F32 means off */
+    bool single_sample;    /* for autograd: the running module has one sample (mixing.h) */
+    bool recomputes;       /* a module runs a second time (ls_recompute), and must not change its buffers again */
+    bool freeing;          /* the free queue is being emptied */
     void (*end_scopes)(struct ls_thread_state *thread); /* ends all scopes; NULL if no scope was begun yet */
     ls_scope *ended;  /* the last scope that a user ended; its record is reused when another scope has ended */
     ls_tensor **gone; /* the list for records of freed tensors; NULL if the records can be reused immediately */

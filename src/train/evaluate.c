@@ -10,6 +10,7 @@
 #include "parallel/slices.h"
 #include "train/agree.h"
 #include "train/replicas.h"
+#include "train/setup.h"
 
 static ls_status pass_with_hooks(ls_trial *trial, const ls_trial_pass *pass) {
     ls_trial_expect(trial, pass->phase, pass->loader, pass->steps);
@@ -60,6 +61,8 @@ static ls_status refuse_in_slice(const ls_trial *trial, const ls_trial_pass *pas
 
 ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass) {
     LS_TRY(refuse_in_slice(trial, pass));
+    LS_TRY(ls_trial_check_stages(pass->phase == LS_PHASE_PREDICTION ? "ls_trial_predict" : "ls_trial_evaluate",
+                                 "loader", trial, pass->loader));
     const ls_trial_state state = trial->state;
     const ls_progress progress = trial->progress;
     const ls_batch *batch = trial->batch;

@@ -5,6 +5,7 @@
  */
 #include "train/setup.h"
 
+#include "comm/hold.h"
 #include "comm/meter.h"
 #include "comm/separate.h"
 #include "data/loader.h"
@@ -96,12 +97,51 @@ static ls_status check_batches(const ls_trial *trial) {
                : ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: the training loader has no batches");
 }
 
-ls_status ls_trial_check_setup(ls_trial *trial) {
+/* ---- loaders of pipelines ---------------------------------------------------------------------------------------- */
+
+ls_status ls_trial_check_stages(const char *call, const char *name, const ls_trial *trial, const ls_loader *loader) {
+    ls_comm *stages = ls_module_pipeline_comm(trial->state.model);
+    bool equal = true;
+    if (stages == NULL || ls_comm_size(stages) == 1) {
+        return LS_OK;
+    }
+    LS_TRY(ls_comm_check_open(call, stages));
+    LS_TRY(ls_ranks_have_equal(stages, ls_loader_share(loader), &equal));
+    return equal ? LS_OK
+                 : ls_fail(LS_ERR_MISMATCH,
+                           "%s: the %s gives each stage of the pipeline (ls_pipeline) different samples: remove .comm "
+                           "from ls_loader_options, or set it to the communicator of the ranks with the same stage",
+                           call, name);
+}
+
+/* ---- all checks -------------------------------------------------------------------------------------------------- */
+
+static ls_status check_own(ls_trial *trial) {
     LS_TRY(check_grown(trial->state.model));
     LS_TRY(trial->options.step == NULL ? check_step(trial->state.model) : LS_OK);
     LS_TRY(trial->options.step == NULL ? check_optimizer(trial) : LS_OK);
     check_standardize(trial);
     return check_batches(trial);
+}
+
+/* If a check fails on one rank, this rank still takes part in the exchanges. The first error is reported. */
+ls_status ls_trial_check_setup(ls_trial *trial) {
+    const ls_loader *const loaders[] = {trial->options.train, trial->options.validate};
+    static const char *const names[] = {"training loader", "validation loader"};
+    ls_status status = check_own(trial);
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    for (int i = 0; i < 2; i++) {
+        const ls_status checked = ls_trial_check_stages("ls_trial_run", names[i], trial, loaders[i]);
+        if (status == LS_OK && checked != LS_OK) {
+            status = checked;
+            ls_error_save(&cause);
+        }
+    }
+    if (status != LS_OK) {
+        (void)ls_error_put_back(&cause);
+    }
+    return status;
 }
 
 /* ---- ranks that train separate models ---------------------------------------------------------------------------- */

@@ -9,6 +9,12 @@
 ls_status ls_trial_check_setup(ls_trial *trial);
 
 /*
+ * Fails with LS_ERR_MISMATCH if the model is or contains a pipeline whose stages get different shares of the loader's
+ * batches. `name` describes the loader. Collective over the stages.
+ */
+ls_status ls_trial_check_stages(const char *call, const char *name, const ls_trial *trial, const ls_loader *loader);
+
+/*
  * ls_trial_watch_begin watches a trial from its first step, at most until the end of its first epoch. If the ranks
  * train separate models, ls_trial_watch_step (after a training step) and ls_trial_watch_epoch (after an epoch) log one
  * warning per trial; both are collective. ls_trial_watch_end ends the watch at the end of the run.

@@ -400,6 +400,115 @@ static ls_status wrong_input(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- ranks with different samples or seeds ----------------------------------------------------------------------- */
+
+/* Returns LS_OK if all ranks of several ranks have failed with a message that contains `text`, or if one rank succeeds.
+ */
+static ls_status expect_difference(const ls_comm *world, ls_status status, const char *text) {
+    LS_CHECK(status == (ls_comm_size(world) > 1 ? LS_ERR_MISMATCH : LS_OK));
+    LS_CHECK(status == LS_OK || (strstr(ls_error_message(), text) != NULL &&
+                                 strstr(ls_error_message(), "give the loader no .comm") != NULL));
+    return LS_OK;
+}
+
+/* Runs a step of a model, and ignores the failure of the scope. */
+static ls_status step_in_scope(ls_module *model, ls_tensor *x) {
+    ls_scope *scope = ls_scope_begin();
+    const ls_status status = backward(model, x);
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+/* The input is contiguous or transposed, and has fewer or more elements than a fingerprint reads. */
+static ls_status different_samples(ls_comm *world, ls_dtype dtype, int64_t rows, bool transposed) {
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(5);
+    ls_module *model = ls_nn_column_parallel(world, IN, HIDDEN, &(ls_parallel_linear_options){.dtype = dtype});
+    ls_tensor *x = ls_randn(transposed ? LS_SHAPE(IN, rows) : LS_SHAPE(rows, IN), dtype);
+    x = transposed ? ls_transpose(x, 0, 1) : x;
+    LS_TRY(step_in_scope(model, x));
+    LS_TRY(expect_difference(world, step_in_scope(model, ls_mul(x, 1 + ls_comm_rank(world))),
+                             "ls_nn_column_parallel: the input differs between ranks 0 and 1: "));
+    ls_tensor *shifted = ls_concat((ls_tensor *[]){ls_narrow(x, 0, 1, rows - 1), ls_narrow(x, 0, 0, 1)}, 2, 0);
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    LS_CHECK((step_in_scope(model, last ? shifted : x) == LS_OK) == (ls_comm_size(world) == 1));
+    LS_TRY(step_in_scope(model, x));
+    if (dtype == LS_F32) { /* as if the ranks rounded differently */
+        LS_TRY(step_in_scope(model, ls_mul(x, 1 + 1e-6 * ls_comm_rank(world))));
+    }
+    ls_module_free(model);
+    return ls_scope_end(scope);
+}
+
+static ls_status different_seeds(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_ones(LS_SHAPE(BATCH, IN), LS_F32);
+    ls_tensor *index = ls_full(LS_SHAPE(BATCH), LS_I64, ls_comm_rank(world));
+    ls_seed(5 + (uint64_t)ls_comm_rank(world));
+    ls_module *models[] = {
+        ls_sequential(ls_nn_linear(IN, IN), ls_nn_column_parallel(world, IN, HIDDEN, NULL)),
+        ls_sequential(ls_nn_column_parallel(world, IN, HIDDEN, NULL), ls_nn_row_parallel(world, HIDDEN, OUT, NULL)),
+        ls_nn_parallel_embedding(world, ROWS, 3)};
+    LS_TRY(expect_difference(world, step_in_scope(models[0], x), "ls_nn_column_parallel: the input differs"));
+    LS_TRY(expect_difference(world, step_in_scope(models[1], x), "ls_nn_row_parallel: the bias differs"));
+    LS_TRY(expect_difference(world, step_in_scope(models[2], index), "ls_nn_parallel_embedding: the index differs"));
+    for (int i = 0; i < 3; i++) {
+        ls_module_free(models[i]);
+    }
+    return ls_scope_end(scope);
+}
+
+/* A trial whose loader divides each batch over the ranks of the layers. */
+static ls_status divided_batches(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(5);
+    ls_loader *loader =
+        ls_loader_new(ls_tensor_dataset(ls_randn(LS_SHAPE(20, IN), LS_F32), ls_randn(LS_SHAPE(20, OUT), LS_F32)),
+                      &(ls_loader_options){.global_batch_size = 10, .comm = world});
+    ls_module *model =
+        ls_sequential(ls_nn_column_parallel(world, IN, HIDDEN, NULL), ls_nn_row_parallel(world, HIDDEN, OUT, NULL));
+    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .optimizer = optimizer,
+                                                       .criterion = ls_criterion_mse,
+                                                       .train = loader,
+                                                       .comm = world,
+                                                       .quiet = true});
+    LS_CHECK(trial != NULL);
+    LS_CHECK((ls_trial_run(trial, 1) == LS_OK) == (ls_comm_size(world) == 1));
+    ls_trial_free(trial);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    ls_loader_free(loader);
+    return ls_scope_end(scope);
+}
+
+/* Stages 2 and 3 of data parallelism reject layers that communicate. */
+static ls_status sharded_gradients(ls_comm *world) {
+    if (ls_comm_size(world) != 4) {
+        return LS_OK;
+    }
+    ls_comm *layers, *data;
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) / 2, 0, &layers));
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &data));
+    for (int zero = 1; zero <= 3; zero++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_seed(5);
+        ls_module *model = ls_data_parallel(ls_sequential(ls_nn_column_parallel(layers, IN, HIDDEN, NULL),
+                                                          ls_nn_row_parallel(layers, HIDDEN, OUT, NULL)),
+                                            data, &(ls_data_parallel_options){.zero = zero});
+        const ls_status status = step_in_scope(model, ls_ones(LS_SHAPE(BATCH, IN), LS_F32));
+        LS_CHECK(status == (zero == 1 ? LS_OK : LS_ERR_UNSUPPORTED));
+        LS_CHECK(zero == 1 ||
+                 strstr(ls_error_message(), ".zero = 2 and 3 do not support layers that communicate") != NULL);
+        ls_module_free(model);
+        LS_TRY(ls_scope_end(scope));
+    }
+    ls_comm_free(layers);
+    ls_comm_free(data);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(columns_and_rows(world));
     LS_TRY(columns_put_together(world));
@@ -413,5 +522,11 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(one_stage_in_bf16(world));
     LS_TRY(clipped_afterwards(world));
     LS_TRY(wrong_input(world));
+    for (int i = 0; i < 8; i++) {
+        LS_TRY(different_samples(world, i % 2 != 0 ? LS_F64 : LS_F32, i % 4 < 2 ? BATCH : 1000, i >= 4));
+    }
+    LS_TRY(different_seeds(world));
+    LS_TRY(divided_batches(world));
+    LS_TRY(sharded_gradients(world));
     return ls_comm_barrier(world, NULL);
 }
