@@ -356,16 +356,21 @@ ls_status ls_safetensors_add_metadata(const char *call, ls_safetensors *to, cons
     if (texts == NULL) {
         return ls_fail_memory(call, before + more + 1);
     }
+    char *end = texts;
     if (before > 0) {
-        memcpy(texts, to->metadata, before);
+        end = (char *)memcpy(texts, to->metadata, before) + before;
     }
-    if (more > 0) {
-        memcpy(texts + before, from->metadata, more);
+    for (const char *key = from->metadata; key != from->metadata_end;) {
+        const char *value = key + strlen(key) + 1, *next = value + strlen(value) + 1;
+        if (ls_safetensors_metadata(to, key) == NULL) { /* the files of several ranks have the same keys */
+            end = (char *)memcpy(end, key, (size_t)(next - key)) + (next - key);
+        }
+        key = next;
     }
     ls_free(to->texts);
     to->texts = texts;
     to->metadata = texts;
-    to->metadata_end = texts + before + more;
+    to->metadata_end = end;
     return LS_OK;
 }
 
