@@ -233,10 +233,28 @@ static ls_status fail_gone(ls_engine *engine, const ls_engine_wait *wait, int ra
                            describe_waiting(engine, wait, waiting)));
 }
 
+/* Returns why the rank has left, plus 1; 0 if it has not left. */
+static unsigned char reason_of(const ls_engine *engine, int rank) {
+    const unsigned char left = ls_messages_left(engine, rank);
+    return left != 0 ? left : engine->failure.departed[rank];
+}
+
+/* A rank closed its endpoint after a receive had claimed its message, and before all of the message had arrived. */
+static ls_status fail_interrupted(ls_engine *engine, const ls_engine_wait *wait, int rank, ls_leave_reason reason) {
+    char name[64];
+    engine->failure.deserted = true;
+    return fail_by(engine, rank,
+                   ls_fail(LS_ERR_PEER, "%s: rank %d %s in the middle of this call", name_of(wait, name), rank,
+                           reason == LS_LEAVE_FREED ? "left" : ls_leave_describe(reason)));
+}
+
 /* All data from a rank that has exited has already arrived, so a wait for more cannot succeed. */
 static ls_status check_awaited(ls_engine *engine, const ls_engine_wait *wait) {
     if (wait->request != NULL && is_gone(engine, wait->call->root)) {
-        return fail_gone(engine, wait, wait->call->root);
+        const int rank = wait->call->root;
+        const unsigned char why = engine->failure.revoked.kind == 0 ? reason_of(engine, rank) : 0;
+        return why != 0 ? fail_interrupted(engine, wait, rank, (ls_leave_reason)(why - 1))
+                        : fail_gone(engine, wait, rank);
     }
     const ls_transfer *transfer;
     for (int next = 0; wait->request == NULL && (transfer = ls_transfers_next(engine, &next)) != NULL;) {
@@ -309,8 +327,7 @@ static ls_status check_senders(ls_engine *engine, const ls_engine_wait *wait) {
         return LS_OK;
     }
     const int first = engine->rank == 0 ? 1 : 0;
-    const unsigned char why =
-        ls_messages_left(engine, first) != 0 ? ls_messages_left(engine, first) : engine->failure.departed[first];
+    const unsigned char why = reason_of(engine, first);
     if (why == 0) {
         return fail_gone(engine, wait, first);
     }
