@@ -103,6 +103,16 @@ ls_engine_end ls_engine_ended(const ls_engine *engine) {
     return !engine->failure.failed ? LS_ENGINE_WORKS : engine->failure.deserted ? LS_ENGINE_DESERTED : LS_ENGINE_FAILED;
 }
 
+/* ---- sends of a rank that has left ------------------------------------------------------------------------------- */
+
+bool ls_engine_advance_sends(void *state) {
+    ls_engine *engine = state;
+    bool moved = false;
+    return ls_messages_are_unsent(engine) &&
+           engine->endpoint->transport->progress(engine->endpoint, 0, &moved) == LS_OK &&
+           ls_failure_hear(engine) == LS_OK && ls_messages_are_unsent(engine);
+}
+
 /* ---- the end of a job -------------------------------------------------------------------------------------------- */
 
 /* Lists the ranks that have not left. Fails with LS_ERR_PEER if a rank has aborted, or has left without calling

@@ -41,7 +41,7 @@ static ls_status fail_silent(ls_shm *shm, const ls_call *call) {
 }
 
 static bool may_send(const ls_shm *shm, int rank) {
-    return rank != shm->rank && ls_shm_left(shm, rank) == LS_LEAVE_NONE;
+    return rank != shm->rank && (ls_shm_left(shm, rank) == LS_LEAVE_NONE || ls_shm_sends_on(shm, rank));
 }
 
 /* A receive from any rank fails if no other rank can still send messages. */
@@ -87,7 +87,8 @@ ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *as
     LS_TRY(ls_call_check_threads(call));
     for (int rank = 0; rank < shm->size; rank++) {
         const bool left = ls_shm_left(shm, rank) != LS_LEAVE_NONE;
-        if (left && rank == call->root) {
+        const bool sends_on = left && rank == call->root && !ls_call_sends(call) && ls_shm_sends_on(shm, rank);
+        if (left && rank == call->root && !sends_on) {
             bool moved = false; /* data that the rank sent and received before it left must still count */
             LS_TRY(ls_shm_point_drain(shm, rank, &moved));
             return moved || (asked != NULL && ls_shm_point_has_finished(shm, asked))
