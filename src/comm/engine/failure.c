@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "comm/engine/inside.h"
+#include "comm/waiting.h"
 
 #define LEAST_TOLD_NS UINT64_C(20000000) /* shorter waits are not logged */
 #define ANSWER_NS     UINT64_C(1000000000)
@@ -343,8 +344,11 @@ static ls_status check_senders(ls_engine *engine, const ls_engine_wait *wait) {
 
 static ls_status fail_silent(ls_engine *engine, const ls_engine_wait *wait, int blamed) {
     const double seconds = (double)engine->timeout_ns * 1e-9;
+    const bool around = engine->failure.asked >= 0 &&
+                        engine->failure.next_asked == engine->rank; /* the awaited rank waits for this rank */
     char name[64];
     name_of(wait, name);
+    engine->failure.message_timed_out = wait->request != NULL;
     if (wait->request == NULL || blamed != wait->call->root) {
         return fail_by(engine, blamed,
                        ls_fail(LS_ERR_TIMEOUT,
@@ -354,8 +358,8 @@ static ls_status fail_silent(ls_engine *engine, const ls_engine_wait *wait, int 
     const ls_status status =
         wait->request->receipt != NULL
             ? ls_match_fail_silent(ls_messages_match(engine), wait->call, seconds)
-            : ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not receive the message with tag %d within %g s", name, blamed,
-                      wait->call->tag, seconds);
+            : ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not receive the message with tag %d within %g s%s", name, blamed,
+                      wait->call->tag, seconds, around && wait->call->waits ? "; " LS_SENDS_FIRST : "");
     return fail_by(engine, blamed, status);
 }
 
