@@ -61,8 +61,21 @@ static void refuse_calls(ls_comm *comm, ls_leave_reason reason) {
     }
 }
 
+/* With the lock. */
+static void warn_unfinished(const ls_comm *comm) {
+    ls_work_warn_unfinished(comm, "ls_finalize");
+    for (const ls_comm *part = comm->splits; part != NULL; part = part->next_split) {
+        if (!ls_comm_is_busy(part)) { /* otherwise another thread uses it */
+            ls_work_warn_unfinished(part, "ls_finalize");
+        }
+    }
+}
+
 void ls_comm_leave(ls_comm *comm, ls_leave_reason reason) {
     pthread_mutex_lock(&lock);
+    if (reason == LS_LEAVE_FINALIZED) {
+        warn_unfinished(comm);
+    }
     for (ls_comm *part = comm->splits; part != NULL; part = part->next_split) {
         leave(part, reason);
         refuse_calls(part, reason);
