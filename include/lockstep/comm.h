@@ -106,10 +106,11 @@ LS_API ls_comm *ls_init(const ls_init_options *options);
  * thread. Frees the world even on failure. Does nothing without a world. ls_init may join the same job again
  * afterwards.
  *
- * The other ranks notice the call at once. Earlier messages from this rank still arrive. A call that waits for more
- * from this rank, on the world or on a communicator split from it, fails with LS_ERR_PEER ("ls_comm_allreduce #8: rank
- * 1 called ls_finalize"). A process that exits without this call is reported in the same way. If its exit status is 0,
- * it also logs a warning.
+ * The other ranks notice the call at once. Earlier messages from this rank still arrive, even if the program has not
+ * waited for their sends. Logs a warning if a receive or a collective of this rank has not finished: its result is
+ * lost. A call that waits for more from this rank, on the world or on a communicator split from it, fails with
+ * LS_ERR_PEER ("ls_comm_allreduce #8: rank 1 called ls_finalize"). A process that exits without this call is reported
+ * in the same way. If its exit status is 0, it also logs a warning.
  *
  * Returns LS_OK if all ranks have called this function, even after failures of other calls. Exception: ranks that
  * joined over MPI, without a store. If the world has failed on such a rank, the rank gets the same failure again, and

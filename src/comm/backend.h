@@ -159,6 +159,17 @@ typedef struct ls_backend {
     void (*leave)(void *state, ls_leave_reason reason);
 
     /*
+     * Called after leave with LS_LEAVE_FINALIZED: advances the sends that this rank has begun, without waiting. Returns
+     * true while some of them are unfinished and their receivers are alive. Sets no error. NULL if sends progress
+     * without their sender.
+     */
+    bool (*advance_sends)(void *state);
+
+    /* Called after the last advance_sends: no longer uses the buffers of unfinished sends. NULL if only close can do
+     * this. */
+    void (*withdraw_sends)(void *state);
+
+    /*
      * Called after leave: waits, at most until the timeout, until all other ranks have called ls_finalize. Fails with
      * LS_ERR_PEER if a rank left for another reason. For ranks that met without a store; NULL if the backend never
      * serves such ranks.

@@ -22,6 +22,14 @@ void ls_comm_end(ls_comm *comm, const char *why);
  * calls, and why. Later calls on the split communicators fail. Does not wait. */
 void ls_comm_leave(ls_comm *comm, ls_leave_reason reason);
 
+/* Called after ls_comm_leave with LS_LEAVE_FINALIZED: advances the sends that this rank has begun on these
+ * communicators, without waiting. Returns true while some of them are unfinished. Keeps this thread's error. */
+bool ls_comm_advance_sends(ls_comm *comm);
+
+/* Called after the last ls_comm_advance_sends: no communicator uses the buffers of unfinished sends any longer. On some
+ * backends, only the communicator's end has this effect. */
+void ls_comm_withdraw_sends(ls_comm *comm);
+
 /* Called afterwards by ranks that met without a store: waits until all ranks have left through ls_finalize. */
 ls_status ls_comm_meet_leaving(ls_comm *comm);
 

@@ -174,10 +174,14 @@ ls_comm *ls_world(void) {
     return current() != NULL ? mine->comm : NULL;
 }
 
+static bool advance_sends(void *world) {
+    return ls_comm_advance_sends(world);
+}
+
 /* Waits until all ranks have arrived here. */
 static ls_status await_leaving(const membership *left) {
     if (left->store != NULL) {
-        LS_TRY(ls_store_leave(left->store));
+        LS_TRY(ls_store_leave_while(left->store, advance_sends, left->comm));
     } else if (ls_comm_size(left->comm) > 1) { /* the ranks met without a store */
         LS_TRY(ls_comm_meet_leaving(left->comm));
     }
@@ -193,6 +197,7 @@ ls_status ls_finalize(void) {
     ls_warn_if_separate(mine->comm);
     ls_comm_leave(mine->comm, LS_LEAVE_FINALIZED);
     ls_status status = await_leaving(mine);
+    ls_comm_withdraw_sends(mine->comm);
     if (status != LS_OK) {
         status = ls_fail_in("ls_finalize");
         ls_rank_report_tell(status, -1);

@@ -61,8 +61,21 @@ static void refuse_calls(ls_comm *comm, ls_leave_reason reason) {
     }
 }
 
+/* With the lock. */
+static void warn_unfinished(const ls_comm *comm) {
+    ls_work_warn_unfinished(comm, "ls_finalize");
+    for (const ls_comm *part = comm->splits; part != NULL; part = part->next_split) {
+        if (!ls_comm_is_busy(part)) { /* otherwise another thread uses it */
+            ls_work_warn_unfinished(part, "ls_finalize");
+        }
+    }
+}
+
 void ls_comm_leave(ls_comm *comm, ls_leave_reason reason) {
     pthread_mutex_lock(&lock);
+    if (reason == LS_LEAVE_FINALIZED) {
+        warn_unfinished(comm);
+    }
     for (ls_comm *part = comm->splits; part != NULL; part = part->next_split) {
         leave(part, reason);
         refuse_calls(part, reason);
@@ -71,6 +84,53 @@ void ls_comm_leave(ls_comm *comm, ls_leave_reason reason) {
     if (reason == LS_LEAVE_MPI_ENDED) { /* ls_finalize still makes calls on the world */
         refuse_calls(comm, reason);
     }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Returns false if another thread is in a call on the communicator. */
+static bool take_idle(ls_comm *comm) {
+    return comm->driven ? ls_comm_take(comm) : !ls_comm_is_busy(comm);
+}
+
+static bool advance_sends(ls_comm *comm) {
+    if (comm->state == NULL || comm->backend->advance_sends == NULL || !take_idle(comm)) {
+        return false;
+    }
+    const bool unfinished = comm->backend->advance_sends(comm->state);
+    ls_comm_admit_driver(comm);
+    return unfinished;
+}
+
+bool ls_comm_advance_sends(ls_comm *comm) {
+    const uint32_t errors = ls_error_count;
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    pthread_mutex_lock(&lock);
+    bool unfinished = advance_sends(comm);
+    for (ls_comm *part = comm->splits; part != NULL; part = part->next_split) {
+        unfinished = advance_sends(part) || unfinished;
+    }
+    pthread_mutex_unlock(&lock);
+    if (ls_error_count != errors) { /* a failed send is not a failure of ls_finalize */
+        (void)ls_error_put_back(&cause);
+        ls_error_count = errors;
+    }
+    return unfinished;
+}
+
+static void withdraw_sends(ls_comm *comm) {
+    if (comm->state != NULL && comm->backend->withdraw_sends != NULL && take_idle(comm)) {
+        comm->backend->withdraw_sends(comm->state);
+        ls_comm_admit_driver(comm);
+    }
+}
+
+void ls_comm_withdraw_sends(ls_comm *comm) {
+    pthread_mutex_lock(&lock);
+    for (ls_comm *part = comm->splits; part != NULL; part = part->next_split) {
+        withdraw_sends(part);
+    }
+    withdraw_sends(comm);
     pthread_mutex_unlock(&lock);
 }
 

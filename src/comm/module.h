@@ -70,6 +70,8 @@
              (state, request, wait, finished))                                                                         \
     PROCEDURE(ls_engine_leave, (void *state, ls_leave_reason reason), (state, reason))                                 \
     FUNCTION(ls_status, ls_engine_finalize_barrier, (void *state), (state))                                            \
+    FUNCTION(bool, ls_engine_advance_sends, (void *state), (state))                                                    \
+    PROCEDURE(ls_engine_withdraw_contents, (void *state), (state))                                                     \
     PROCEDURE(ls_engine_abort, (void *state, ls_status status, int failed_rank), (state, status, failed_rank))         \
     FUNCTION(int, ls_engine_failed_rank, (const void *state), (state))                                                 \
     PROCEDURE(ls_engine_close, (void *state), (state))                                                                 \

@@ -59,12 +59,27 @@ static ls_status check_reply(const ls_store_reply *reply) {
                    (const char *)reply->value.data);
 }
 
+/* What a process does while it waits for a reply, until `advance` returns false. */
+typedef struct meanwhile {
+    bool (*advance)(void *argument); /* NULL: nothing */
+    void *argument;
+} meanwhile;
+
+/* Calls `advance` until it returns false, a reply arrives, or the deadline passes. */
+static void advance_until_reply(const ls_store *store, const meanwhile *work, ls_deadline deadline) {
+    ls_wait pauses = {.yields = 1000, .longest_ns = 200000};
+    while (work->advance(work->argument) && !ls_wait_event(store->fd, POLLIN, LS_DEADLINE_NOW) &&
+           !ls_deadline_passed(deadline)) {
+        (void)ls_wait_pause(&pauses);
+    }
+}
+
 /*
  * Sends a request and receives its reply. The server may let the request wait for `timeout` seconds, and this function
  * waits `grace` seconds longer. The value of the reply points into the store's buffer.
  */
-static ls_status ask_within(ls_store *store, ls_store_request request, double timeout, double grace,
-                            ls_store_reply *reply) {
+static ls_status ask_meanwhile(ls_store *store, ls_store_request request, double timeout, double grace,
+                               const meanwhile *work, ls_store_reply *reply) {
     if (store->broken != LS_OK) {
         return ls_fail(store->broken, "%s", store->broken_text);
     }
@@ -74,10 +89,18 @@ static ls_status ask_within(ls_store *store, ls_store_request request, double ti
     LS_TRY(make_room(store, size));
     ls_request_encode(&request, store->buffer);
     ls_status status = ls_socket_send(store->fd, store->buffer, size, deadline);
+    if (status == LS_OK && work->advance != NULL) {
+        advance_until_reply(store, work, deadline);
+    }
     if (status == LS_OK) {
         status = receive_reply(store, deadline, reply);
     }
     return status == LS_OK ? check_reply(reply) : give_up(store, status);
+}
+
+static ls_status ask_within(ls_store *store, ls_store_request request, double timeout, double grace,
+                            ls_store_reply *reply) {
+    return ask_meanwhile(store, request, timeout, grace, &(meanwhile){.advance = NULL}, reply);
 }
 
 static ls_status ask(ls_store *store, ls_store_request request, double timeout, ls_store_reply *reply) {
@@ -207,8 +230,14 @@ ls_status ls_store_join(ls_store *store, int rank, int size, const ls_peer_info 
 }
 
 ls_status ls_store_leave(ls_store *store) {
+    return ls_store_leave_while(store, NULL, NULL);
+}
+
+ls_status ls_store_leave_while(ls_store *store, bool (*advance)(void *argument), void *argument) {
     ls_store_reply reply;
-    return ask(store, (ls_store_request){.operation = LS_STORE_LEAVE}, store->timeout, &reply);
+    const meanwhile work = {.advance = advance, .argument = argument};
+    return ask_meanwhile(store, (ls_store_request){.operation = LS_STORE_LEAVE}, store->timeout, grace_seconds, &work,
+                         &reply);
 }
 
 /* Waits 0 s for a key that is never set: the wait fails with LS_ERR_PEER if a rank has died, otherwise with

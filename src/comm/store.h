@@ -64,6 +64,9 @@ ls_status ls_store_join(ls_store *store, int rank, int size, const ls_peer_info 
 /* Waits until every rank has left or died. Fails with LS_ERR_PEER if a rank died; the message names the dead ranks. */
 ls_status ls_store_leave(ls_store *store);
 
+/* Does the same. Calls `advance` again and again while it returns true and the other ranks have not left. */
+ls_status ls_store_leave_while(ls_store *store, bool (*advance)(void *argument), void *argument);
+
 /* Asks the server whether the job still works. Fails with LS_ERR_PEER if a rank that joined is known to have died,
  * or if the server has exited. Waits only for the server's reply. */
 ls_status ls_store_check(ls_store *store);

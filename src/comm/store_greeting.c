@@ -10,8 +10,8 @@
 #include "comm/store_roster.h"
 
 const char *ls_greeting_compare_keys(bool given, bool keyed) {
-    return keyed && !given   ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
-           : given && !keyed ? "the job has no key, but this process was given one (LOCKSTEP_KEY)"
+    return keyed && !given   ? "the job has a key, but this process was given none (LOCKSTEP_KEY or .key)"
+           : given && !keyed ? "the job has no key, but this process was given one (LOCKSTEP_KEY or .key)"
                              : NULL;
 }
 
@@ -25,7 +25,7 @@ const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_
                "users or containers differ: set LOCKSTEP_KEY to the same secret for all";
     }
     const char *why = ls_greeting_compare_keys(hello->keyed, key->given);
-    return why != NULL ? why : "this process has a different key than the job (LOCKSTEP_KEY)";
+    return why != NULL ? why : "this process has a different key than the job (LOCKSTEP_KEY or .key)";
 }
 
 /* Receives the answer to this process's hello: the server's proof, or a sentence with the reason for a refusal. Sets

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/trace.h"
 #include "comm/complete.h"
@@ -429,6 +430,28 @@ bool ls_work_done(ls_work *work) {
     move_work(work);
     (void)ls_comm_end_call(work->comm, work->call.operation, LS_OK);
     return work->finished;
+}
+
+/* The list `open` begins with the latest work. */
+void ls_work_warn_unfinished(const ls_comm *comm, const char *call) {
+    const ls_work *first = NULL;
+    size_t count = 0;
+    for (const ls_work *work = comm->open; work != NULL; work = work->next_open) {
+        if (!work->finished && work->call.operation != LS_OP_SEND) {
+            first = work;
+            count++;
+        }
+    }
+    if (first != NULL && comm->failed == LS_OK) {
+        char name[64];
+        char more[64] = "";
+        ls_call_describe(first->call.operation, first->call.sequence, name, sizeof name);
+        if (count > 1) {
+            snprintf(more, sizeof more, " (and %zu more)", count - 1);
+        }
+        ls_log_write(LS_LOG_WARNING, "%s: %s%s has not finished, and its result is lost; call ls_work_wait first", call,
+                     name, more);
+    }
 }
 
 void ls_work_abandon(ls_comm *comm) {

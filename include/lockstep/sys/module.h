@@ -37,7 +37,7 @@ extern "C" {
 #endif
 
 /** Versions of the four interfaces, for the parameter `abi_version` of an entry function. */
-enum { LS_BACKEND_ABI = 17, LS_CUDA_ABI = 4, LS_ONEDNN_ABI = 5, LS_ARRAY_FORMAT_ABI = 2 };
+enum { LS_BACKEND_ABI = 18, LS_CUDA_ABI = 4, LS_ONEDNN_ABI = 5, LS_ARRAY_FORMAT_ABI = 2 };
 
 /** A backend of communicators. Opaque. */
 typedef struct ls_backend ls_backend;

@@ -27,6 +27,7 @@ ls_status ls_engine_post(void *state, const ls_call *call, void **request);
 ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished);
 void ls_engine_leave(void *state, ls_leave_reason reason);
 ls_status ls_engine_finalize_barrier(void *state); /* for transports on which every peer's state is LS_PEER_REACHED */
+bool ls_engine_advance_sends(void *state);
 /* Cancels all transfers that use the callers' memory. Called after ls_engine_leave on transports that make no
  * progress on their own. */
 void ls_engine_withdraw_contents(void *state);
@@ -56,7 +57,7 @@ ls_engine_end ls_engine_ended(const ls_engine *engine);
 
 /* The call functions of an ls_backend, which are the same for every transport. */
 #define LS_ENGINE_CALLS                                                                                                \
-    .abort = ls_engine_abort, .failed_rank = ls_engine_failed_rank,                                                    \
+    .abort = ls_engine_abort, .advance_sends = ls_engine_advance_sends, .failed_rank = ls_engine_failed_rank,          \
     .begin = {[LS_OP_BARRIER] = ls_engine_begin,        [LS_OP_BROADCAST] = ls_engine_begin,                           \
               [LS_OP_ALLREDUCE] = ls_engine_begin,      [LS_OP_REDUCE] = ls_engine_begin,                              \
               [LS_OP_GATHER] = ls_engine_begin,         [LS_OP_GATHERV] = ls_engine_begin,                             \

@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "comm/engine/inside.h"
+#include "comm/waiting.h"
 
 #define LEAST_TOLD_NS UINT64_C(20000000) /* shorter waits are not logged */
 #define ANSWER_NS     UINT64_C(1000000000)
@@ -233,10 +234,28 @@ static ls_status fail_gone(ls_engine *engine, const ls_engine_wait *wait, int ra
                            describe_waiting(engine, wait, waiting)));
 }
 
+/* Returns why the rank has left, plus 1; 0 if it has not left. */
+static unsigned char reason_of(const ls_engine *engine, int rank) {
+    const unsigned char left = ls_messages_left(engine, rank);
+    return left != 0 ? left : engine->failure.departed[rank];
+}
+
+/* A rank closed its endpoint after a receive had claimed its message, and before all of the message had arrived. */
+static ls_status fail_interrupted(ls_engine *engine, const ls_engine_wait *wait, int rank, ls_leave_reason reason) {
+    char name[64];
+    engine->failure.deserted = true;
+    return fail_by(engine, rank,
+                   ls_fail(LS_ERR_PEER, "%s: rank %d %s in the middle of this call", name_of(wait, name), rank,
+                           reason == LS_LEAVE_FREED ? "left" : ls_leave_describe(reason)));
+}
+
 /* All data from a rank that has exited has already arrived, so a wait for more cannot succeed. */
 static ls_status check_awaited(ls_engine *engine, const ls_engine_wait *wait) {
     if (wait->request != NULL && is_gone(engine, wait->call->root)) {
-        return fail_gone(engine, wait, wait->call->root);
+        const int rank = wait->call->root;
+        const unsigned char why = engine->failure.revoked.kind == 0 ? reason_of(engine, rank) : 0;
+        return why != 0 ? fail_interrupted(engine, wait, rank, (ls_leave_reason)(why - 1))
+                        : fail_gone(engine, wait, rank);
     }
     const ls_transfer *transfer;
     for (int next = 0; wait->request == NULL && (transfer = ls_transfers_next(engine, &next)) != NULL;) {
@@ -309,8 +328,7 @@ static ls_status check_senders(ls_engine *engine, const ls_engine_wait *wait) {
         return LS_OK;
     }
     const int first = engine->rank == 0 ? 1 : 0;
-    const unsigned char why =
-        ls_messages_left(engine, first) != 0 ? ls_messages_left(engine, first) : engine->failure.departed[first];
+    const unsigned char why = reason_of(engine, first);
     if (why == 0) {
         return fail_gone(engine, wait, first);
     }
@@ -326,8 +344,11 @@ static ls_status check_senders(ls_engine *engine, const ls_engine_wait *wait) {
 
 static ls_status fail_silent(ls_engine *engine, const ls_engine_wait *wait, int blamed) {
     const double seconds = (double)engine->timeout_ns * 1e-9;
+    const bool around = engine->failure.asked >= 0 &&
+                        engine->failure.next_asked == engine->rank; /* the awaited rank waits for this rank */
     char name[64];
     name_of(wait, name);
+    engine->failure.message_timed_out = wait->request != NULL;
     if (wait->request == NULL || blamed != wait->call->root) {
         return fail_by(engine, blamed,
                        ls_fail(LS_ERR_TIMEOUT,
@@ -337,8 +358,8 @@ static ls_status fail_silent(ls_engine *engine, const ls_engine_wait *wait, int 
     const ls_status status =
         wait->request->receipt != NULL
             ? ls_match_fail_silent(ls_messages_match(engine), wait->call, seconds)
-            : ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not receive the message with tag %d within %g s", name, blamed,
-                      wait->call->tag, seconds);
+            : ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not receive the message with tag %d within %g s%s", name, blamed,
+                      wait->call->tag, seconds, around && wait->call->waits ? "; " LS_SENDS_FIRST : "");
     return fail_by(engine, blamed, status);
 }
 

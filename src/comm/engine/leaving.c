@@ -28,8 +28,11 @@ static void revoke(ls_engine *engine, ls_status status, int failed_rank) {
                                           .failed_rank = failed_rank,
                                           .deserted = engine->failure.deserted,
                                           .sequence = engine->call.sequence + (ls_engine_is_calling(engine) ? 0 : 1)};
-    if (failed_rank < 0 || failed_rank == engine->rank || status == LS_ERR_MEMORY) {
+    const bool own = failed_rank < 0 || failed_rank == engine->rank || status == LS_ERR_MEMORY;
+    if (own) {
         engine->failure.revoked.failed_rank = engine->rank;
+    }
+    if (own || engine->failure.message_timed_out) { /* only this rank has made the call */
         snprintf(engine->failure.revoked.text, sizeof engine->failure.revoked.text, "rank %d gave up: %.300s",
                  engine->rank, reason);
     } else {
@@ -103,6 +106,16 @@ ls_engine_end ls_engine_ended(const ls_engine *engine) {
     return !engine->failure.failed ? LS_ENGINE_WORKS : engine->failure.deserted ? LS_ENGINE_DESERTED : LS_ENGINE_FAILED;
 }
 
+/* ---- sends of a rank that has left ------------------------------------------------------------------------------- */
+
+bool ls_engine_advance_sends(void *state) {
+    ls_engine *engine = state;
+    bool moved = false;
+    return ls_messages_are_unsent(engine) &&
+           engine->endpoint->transport->progress(engine->endpoint, 0, &moved) == LS_OK &&
+           ls_failure_hear(engine) == LS_OK && ls_messages_are_unsent(engine);
+}
+
 /* ---- the end of a job -------------------------------------------------------------------------------------------- */
 
 /* Lists the ranks that have not left. Fails with LS_ERR_PEER if a rank has aborted, or has left without calling
@@ -110,7 +123,8 @@ ls_engine_end ls_engine_ended(const ls_engine *engine) {
 static ls_status list_staying(const ls_engine *engine, ls_rank_list *staying) {
     *staying = (ls_rank_list){.count = 0};
     if (engine->failure.revoked.kind != 0) {
-        return engine->failure.teller < 0 || engine->failure.revoked.failed_rank == engine->failure.teller
+        return engine->failure.teller < 0 || engine->failure.revoked.failed_rank == engine->failure.teller ||
+                       strstr(engine->failure.revoked.text, " gave up: ") != NULL
                    ? ls_fail(LS_ERR_PEER, "%s", engine->failure.revoked.text)
                    : ls_fail(LS_ERR_PEER, "rank %d gave up: %s", engine->failure.teller, engine->failure.revoked.text);
     }

@@ -379,6 +379,16 @@ void ls_messages_withdraw(ls_engine *engine) {
     ls_engine_withdraw_contents(engine);
 }
 
+bool ls_messages_are_unsent(const ls_engine *engine) {
+    for (const ls_message_request *asked = engine->messages.requests; asked != NULL; asked = asked->next) {
+        if (asked->receipt == NULL && asked->began && !ls_messages_has_ended(asked) &&
+            engine->endpoint->transport->peer(engine->endpoint, asked->call.root) != LS_PEER_GONE) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void free_arrivals(ls_message_arrival *list) {
     while (list != NULL) {
         ls_message_arrival *next = list->next;

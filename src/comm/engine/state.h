@@ -285,6 +285,7 @@ typedef struct ls_engine_failure {
     bool waits_in_call;      /* this rank waits in a call, not for a message */
     unsigned named;          /* how often this rank has named, in answers, a rank that it waits for in a call */
     int asked;               /* the rank that was queried about which rank it waits for; -1 if none */
+    bool message_timed_out;  /* the failure is the timeout of a send or receive */
     int next_asked;          /* the answer of the queried rank; -1 if none */
     int answers; /* number of answers so far; during a native collective, number of rounds in which all ranks answered
                   */

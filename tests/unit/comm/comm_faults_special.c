@@ -170,6 +170,42 @@ TEST(silent_partners) {
     ls_forks_end(&forks);
 }
 
+/* Only rank 0 has made the call that times out. The other ranks learn which rank gave up, and why. */
+static const char *waiting_rank(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    if (rank == 0) {
+        LS_MUST(ls_comm_recv(world, in, 3, LS_F32, 1, 9, NULL) == LS_ERR_TIMEOUT);
+        LS_MUST(failed_with(LS_ERR_TIMEOUT, "ls_comm_recv #1: rank 1 sent nothing with tag 9 within 2 s"));
+        return NULL;
+    }
+    usleep(1000000); /* so that rank 0's timeout passes first */
+    LS_MUST(ls_comm_barrier(world, NULL) == LS_ERR_TIMEOUT && failed_with(LS_ERR_TIMEOUT, ": rank 0 "));
+    LS_MUST(failed_with(LS_ERR_TIMEOUT, "gave up: rank 1 sent nothing with tag 9 within 2 s"));
+    return NULL;
+}
+
+TEST(timeouts_of_messages_name_the_rank_that_gave_up) {
+    assert_true(ls_forks_run(3, 2.0, waiting_rank, NULL));
+}
+
+/* Both ranks send before they receive, without `work`. */
+static const char *sending_first(ls_comm *world, int rank, const void *argument) {
+    const size_t bytes = *(const size_t *)argument;
+    unsigned char *memory = calloc(bytes, 1);
+    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    const ls_status status = ls_comm_send(world, memory, bytes, LS_U8, 1 - rank, 0, NULL);
+    free(memory);
+    LS_MUST(status == LS_ERR_TIMEOUT && failed_with(LS_ERR_TIMEOUT, " did not receive the message with tag 0 within"));
+    LS_MUST(failed_with(LS_ERR_TIMEOUT, "pass `work`, or let one rank receive first"));
+    return NULL;
+}
+
+TEST(blocking_sends_that_wait_for_each_other) {
+    const size_t bytes = (size_t)96 << 20; /* more than any backend stores for a later receive */
+    assert_true(ls_forks_run(2, SILENT, sending_first, &bytes));
+}
+
 /* Ranks are threads: a partner has left, but its earlier messages still count. */
 static ls_status leave_early(ls_comm *world, void *argument) {
     (void)argument;
@@ -514,6 +550,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_partners),
         cmocka_unit_test(silent_partners),
+        cmocka_unit_test(timeouts_of_messages_name_the_rank_that_gave_up),
+        cmocka_unit_test(blocking_sends_that_wait_for_each_other),
         cmocka_unit_test(partners_that_leave),
         cmocka_unit_test(a_lent_buffer_that_goes),
         cmocka_unit_test(nobody_can_send_it),

@@ -198,6 +198,12 @@ static ls_status fail_on_some(ls_comm *world, void *argument) {
     return ls_comm_barrier(world, NULL);
 }
 
+/* Rank 1 fails without an error message. */
+static ls_status fail_silently(ls_comm *world, void *argument) {
+    (void)argument;
+    return ls_comm_rank(world) == 1 ? LS_ERR_FORMAT : ls_comm_barrier(world, NULL);
+}
+
 enum { MANY = 80 };
 
 /* A list that does not fit into the message ends with an ellipsis. */
@@ -259,6 +265,8 @@ TEST(threads_as_ranks) {
     }
     assert_int_equal(ls_run_threads(3, fail_on_some, NULL), LS_ERR_FORMAT);
     assert_string_equal(ls_error_message(), "rank 1 does not like it");
+    assert_int_equal(ls_run_threads(3, fail_silently, NULL), LS_ERR_FORMAT);
+    assert_string_equal(ls_error_message(), "ls_run_threads: rank 1 of 3: its function returned LS_ERR_FORMAT");
     assert_int_equal(ls_run_threads(3, free_on_some, NULL), LS_ERR_PEER);
     expect_message("ls_comm_barrier #1: rank 1 (process ");
     expect_message(") left without making this call");

@@ -186,6 +186,12 @@ TEST(test_refused) {
         {{.init = "udp://10.0.0.1:7"}, LS_ERR_ARGUMENT, "init is \"udp://10.0.0.1:7\", but must be env://, tcp://"},
         {{.init = ""}, LS_ERR_ARGUMENT, "init is \"\", but must be env://"},
         {{.init = "tcp://10.0.0.1:7", .world_size = 2, .rank = 1}, LS_ERR_DENIED, "set LOCKSTEP_KEY"},
+        {{.init = "tcp://127.0.0.1:0", .world_size = 2, .timeout = 60},
+         LS_ERR_ARGUMENT,
+         "port must be from 1 to 65535"},
+        {{.init = "tcp://127.0.0.1:0", .world_size = 2, .rank = 1, .timeout = 60},
+         LS_ERR_ARGUMENT,
+         "port must be from 1 to 65535"},
         {{.init = "tcp://127.0.0.1:1", .world_size = 2, .rank = 1, .timeout = 0.1},
          LS_ERR_TIMEOUT,
          "did not answer within 0.1 s (cannot connect to 127.0.0.1:1"},
@@ -198,6 +204,40 @@ TEST(test_refused) {
         }
         assert_null(ls_world());
     }
+}
+
+/* Rank 1 never waits for two receives, and rank 0 never waits for a send, which needs no warning. */
+static const char *forget_work(int rank, const void *what) {
+    const plan *p = what;
+    ls_init_options options = p->options;
+    options.rank = rank;
+    float number = 0;
+    char line[256] = "";
+    ls_work *work[2] = {NULL};
+    ls_comm *world = ls_init(&options);
+    LS_MUST(world != NULL);
+    if (rank == 1) {
+        LS_MUST(ls_comm_recv(world, &number, 1, LS_F32, 0, 3, &work[0]) == LS_OK);
+        LS_MUST(ls_comm_recv(world, &number, 1, LS_F32, 0, 5, &work[1]) == LS_OK);
+    } else {
+        LS_MUST(ls_comm_send(world, &number, 1, LS_F32, 1, 4, &work[0]) == LS_OK);
+    }
+    LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
+    ls_log_set_sink(keep_line, line);
+    LS_MUST(ls_finalize() == LS_OK);
+    ls_log_set_sink(NULL, NULL);
+    LS_MUST(rank == 1 ? strstr(line, "ls_finalize: ls_comm_recv #1 (and 1 more) has not finished") != NULL
+                      : strcmp(line, "") == 0);
+    (void)!ls_work_wait(work[0]);
+    (void)!ls_work_wait(work[1]);
+    return NULL;
+}
+
+TEST(test_forgotten_work) {
+    char url[128];
+    snprintf(url, sizeof url, "file://%s/meet", folder);
+    plan p = {.options = {.init = url, .world_size = 2, .timeout = 30}};
+    processes_run(2, forget_work, &p, 0);
 }
 
 static const char *die_after_init(int rank, const void *what) {
@@ -460,6 +500,7 @@ int main(void) {
         cmocka_unit_test(test_tcp),
         cmocka_unit_test(test_meeting_in_a_folder),
         cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_forgotten_work),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_death_before_finalize),
         cmocka_unit_test(test_forks_leave_nothing),

@@ -325,7 +325,7 @@ TEST(test_keys) {
     static const struct {
         const char *server, *client, *says;
     } rows[] = {
-        {"secret 1", "secret 2", "a different key"},
+        {"secret 1", "secret 2", "a different key than the job (LOCKSTEP_KEY or .key)"},
         {"secret 1", NULL, "given none"},
         {"secret 1", "", "given none"},
         {NULL, "secret 1", "has no key"},

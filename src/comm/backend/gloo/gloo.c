@@ -342,6 +342,7 @@ const ls_backend ls_module_backend = {
     .open = gloo_open,
     .close = ls_engine_close,
     .leave = ls_module_leave_tcp,
+    .withdraw_sends = ls_engine_withdraw_contents,
     .split = gloo_split,
     LS_ENGINE_CALLS,
 };

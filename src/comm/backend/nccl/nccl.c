@@ -175,6 +175,7 @@ const ls_backend ls_module_backend = {
     .open = nccl_open,
     .close = ls_engine_close,
     .leave = ls_module_leave_tcp,
+    .withdraw_sends = ls_engine_withdraw_contents,
     .split = nccl_split,
     .accepts_device_memory = nccl_takes,
     LS_ENGINE_CALLS,

@@ -60,7 +60,7 @@ static ls_status fail_read(ls_shm *shm, const ls_call *call, int rank, const cha
 static ls_status check_read(ls_shm *shm, const ls_call *call, int rank) {
     LS_TRY(ls_shm_sound(shm));
     if (ls_shm_has_left(shm, rank)) {
-        return fail_read(shm, call, rank, "left in the middle of it");
+        return fail_read(shm, call, rank, "left in the middle of this call");
     }
     return ls_shm_alive(shm, rank) ? LS_OK : fail_read(shm, call, rank, "died");
 }

@@ -269,6 +269,41 @@ ls_status ls_shm_point_poll(ls_shm *shm, bool *moved) {
     return LS_OK;
 }
 
+/* ---- sends of a rank that waits in ls_finalize ------------------------------------------------------------------- */
+
+static bool has_queued_sends(const ls_shm *shm) {
+    for (int rank = 0; rank < shm->size; rank++) {
+        if (shm->point.lanes[rank].first != NULL && ls_shm_left(shm, rank) == LS_LEAVE_NONE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ls_shm_point_send_on(ls_shm *shm) {
+    atomic_store(&shm->ranks[shm->rank].sending, has_queued_sends(shm));
+}
+
+bool ls_shm_point_advance_sends(void *state) {
+    ls_shm *shm = state;
+    bool moved = false;
+    if (atomic_load(&shm->ranks[shm->rank].sending) == 0) {
+        return false;
+    }
+    for (int rank = 0; rank < shm->size && !ls_shm_is_revoked(shm); rank++) {
+        push(shm, rank, &moved);
+    }
+    if (ls_shm_is_revoked(shm) || !has_queued_sends(shm)) {
+        ls_shm_point_withdraw_sends(shm);
+    }
+    return atomic_load(&shm->ranks[shm->rank].sending) != 0;
+}
+
+void ls_shm_point_withdraw_sends(void *state) {
+    ls_shm *shm = state;
+    atomic_store(&shm->ranks[shm->rank].sending, 0); /* waiting ranks poll it regularly */
+}
+
 /* ---- sends and receives ------------------------------------------------------------------------------------------ */
 
 bool ls_shm_point_has_finished(const ls_shm *shm, const ls_shm_request *asked) {

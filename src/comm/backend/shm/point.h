@@ -104,6 +104,13 @@ ls_status ls_shm_point_poll(ls_shm *shm, bool *moved);
 /* Receives everything that rank `from` has sent. */
 ls_status ls_shm_point_drain(ls_shm *shm, int from, bool *moved);
 
+/* Called before this rank leaves: the other ranks wait for its sends that still wait for room. */
+void ls_shm_point_send_on(ls_shm *shm);
+
+/* Implement functions of ls_backend. */
+bool ls_shm_point_advance_sends(void *state);
+void ls_shm_point_withdraw_sends(void *state);
+
 bool ls_shm_point_has_finished(const ls_shm *shm, const ls_shm_request *asked);
 
 ls_status ls_shm_post_message(void *state, const ls_call *call, void **request);

@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "comm/backend/shm/shm.h"
+#include "comm/waiting.h"
 
 #define MORE_CAPACITY 224
 
@@ -25,7 +26,17 @@ static const char *describe_waiting(const ls_shm *shm, const ls_call *call, char
     return text;
 }
 
-/* The timeout is over. */
+/* Does the same for a partner that is alive. If the partner is in a send, too, adds what the program can change. */
+static const char *describe_silence(const ls_shm *shm, const ls_call *call, char text[MORE_CAPACITY]) {
+    describe_waiting(shm, call, text);
+    if (text[0] == '\0' && ls_call_sends(call) && call->waits) {
+        const uint64_t latest = atomic_load_explicit(&shm->ranks[call->root].latest, memory_order_relaxed);
+        snprintf(text, MORE_CAPACITY, "%s", (latest & 255) == LS_OP_SEND ? "; " LS_SENDS_FIRST : "");
+    }
+    return text;
+}
+
+/* The timeout is over. Other ranks may be in other calls, and learn that this rank gave up. */
 static ls_status fail_silent(ls_shm *shm, const ls_call *call) {
     const double seconds = (double)shm->timeout_ns * 1e-9;
     if (!ls_call_sends(call)) {
@@ -35,13 +46,13 @@ static ls_status fail_silent(ls_shm *shm, const ls_call *call) {
         char waiting[MORE_CAPACITY];
         ls_call_describe(call->operation, call->sequence, name, sizeof name);
         (void)ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not receive the message with tag %d within %g s%s", name,
-                      call->root, call->tag, seconds, describe_waiting(shm, call, waiting));
+                      call->root, call->tag, seconds, describe_silence(shm, call, waiting));
     }
-    return ls_shm_abort(shm, LS_ERR_TIMEOUT, call->root);
+    return ls_shm_give_up(shm, LS_ERR_TIMEOUT, call->root);
 }
 
 static bool may_send(const ls_shm *shm, int rank) {
-    return rank != shm->rank && ls_shm_left(shm, rank) == LS_LEAVE_NONE;
+    return rank != shm->rank && (ls_shm_left(shm, rank) == LS_LEAVE_NONE || ls_shm_sends_on(shm, rank));
 }
 
 /* A receive from any rank fails if no other rank can still send messages. */
@@ -76,7 +87,7 @@ static ls_status check_time(ls_shm *shm, const ls_call *call, ls_shm_request *as
     }
     if (partners.count != 0) {
         ls_shm_tell_waiting(shm, call, &partners, asked->waited.ns, &asked->told_ns,
-                            describe_waiting(shm, call, waiting));
+                            describe_silence(shm, call, waiting));
     }
     return asked->waited.ns > shm->timeout_ns ? fail_silent(shm, call) : LS_OK;
 }
@@ -87,7 +98,8 @@ ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *as
     LS_TRY(ls_call_check_threads(call));
     for (int rank = 0; rank < shm->size; rank++) {
         const bool left = ls_shm_left(shm, rank) != LS_LEAVE_NONE;
-        if (left && rank == call->root) {
+        const bool sends_on = left && rank == call->root && !ls_call_sends(call) && ls_shm_sends_on(shm, rank);
+        if (left && rank == call->root && !sends_on) {
             bool moved = false; /* data that the rank sent and received before it left must still count */
             LS_TRY(ls_shm_point_drain(shm, rank, &moved));
             return moved || (asked != NULL && ls_shm_point_has_finished(shm, asked))

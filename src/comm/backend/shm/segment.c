@@ -44,7 +44,7 @@ static size_t point_layout(ls_shm_point *point, int size) {
 }
 
 /* Must change when the meaning of the shared memory changes but no size does. */
-#define LAYOUT_VERSION 1
+#define LAYOUT_VERSION 2
 
 #define MIX(hash, number) (((hash) ^ (uint64_t)(number)) * UINT64_C(0x100000001b3))
 #define SIZES             MIX(MIX(LS_SHM_CELLS, sizeof(ls_shm_control)), MIX(sizeof(ls_shm_rank), sizeof(ls_shm_cell)))

@@ -177,6 +177,9 @@ static ls_status shm_open_state(const ls_join_context *join, void **state) {
 }
 
 static void shm_leave(void *state, ls_leave_reason reason) {
+    if (reason == LS_LEAVE_FINALIZED) {
+        ls_shm_point_send_on(state);
+    }
     ls_shm_leave(state, reason);
     if (reason != LS_LEAVE_FINALIZED) { /* the caller may free the buffers, whether or not the state still exists */
         ls_shm_peer_read_settle(state);
@@ -201,6 +204,8 @@ const ls_backend ls_backend_shm = {
     .name = "shm",
     .open = shm_open_state,
     .close = shm_close_state,
+    .advance_sends = ls_shm_point_advance_sends,
+    .withdraw_sends = ls_shm_point_withdraw_sends,
     .leave = shm_leave,
     .abort = ls_shm_resign,
     .failed_rank = shm_failed_rank,

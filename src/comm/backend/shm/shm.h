@@ -51,9 +51,10 @@ typedef struct ls_shm_cell {
 typedef struct ls_shm_rank {
     _Alignas(128) _Atomic uint32_t left; /* an ls_leave_reason, set when the rank makes no more calls */
     int32_t process;
-    _Atomic int32_t core;    /* core on which the rank ran at its latest wait */
-    _Atomic uint32_t asleep; /* or about to sleep */
-    uint64_t process_space;  /* inode of its PID namespace, in which its PID is valid */
+    _Atomic int32_t core;     /* core on which the rank ran at its latest wait */
+    _Atomic uint32_t asleep;  /* or about to sleep */
+    uint64_t process_space;   /* inode of its PID namespace, in which its PID is valid */
+    _Atomic uint32_t sending; /* the rank has left, but still sends messages that wait for room: see ls_shm_sends_on */
     uint64_t magic; /* address of a number that other ranks read to test whether they can read this rank's memory */
     _Alignas(64) _Atomic uint64_t latest; /* latest call: 256 times its number plus its operation; 0 if none */
     _Atomic uint64_t awaited; /* message that this rank has long been awaiting: 2^32 (sender + 1) + tag; 0 if none */
@@ -290,6 +291,10 @@ ls_status ls_shm_sleep(ls_shm *shm, ls_shm_condition *met, const void *context);
  * another rank has already revoked it. Returns the status of the revocation. */
 ls_status ls_shm_abort(ls_shm *shm, ls_status status, int failed_rank);
 
+/* Does the same after a failure of a send or receive, which only this rank has made. Tells the other ranks that this
+ * rank gave up, and why. This rank keeps its error. */
+ls_status ls_shm_give_up(ls_shm *shm, ls_status status, int failed_rank);
+
 /* Fails `call` because the rank has left or died. `more` is appended to the message. */
 ls_status ls_shm_fail_left(ls_shm *shm, const ls_call *call, int rank, const char *more);
 
@@ -305,6 +310,11 @@ static inline bool ls_shm_has_left(const ls_shm *shm, int rank) {
 /* Returns the reason why the rank makes no more calls, or LS_LEAVE_NONE. */
 static inline ls_leave_reason ls_shm_left(const ls_shm *shm, int rank) {
     return (ls_leave_reason)atomic_load(&shm->ranks[rank].left);
+}
+
+/* Returns true if the rank waits in ls_finalize, and still sends messages that it began to send before. */
+static inline bool ls_shm_sends_on(const ls_shm *shm, int rank) {
+    return atomic_load(&shm->ranks[rank].sending) != 0 && ls_shm_alive(shm, rank);
 }
 
 /* Publishes which call this rank begins, for ranks that wait long for it. */

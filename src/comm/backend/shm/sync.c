@@ -121,6 +121,26 @@ ls_status ls_shm_abort(ls_shm *shm, ls_status status, int failed_rank) {
     return repeat_failure(shm);
 }
 
+/* Sets this thread's error to `message` with the addition that this rank gave up. */
+static void say_gave_up(const ls_shm *shm, ls_status status, const char *message) {
+    const char *reason = strstr(message, ": ");
+    const int call = reason != NULL ? (int)(reason - message) : 0;
+    (void)ls_fail(status, "%.*s%srank %d (process %d) gave up: %s", call, message, call != 0 ? ": " : "", shm->rank,
+                  (int)shm->ranks[shm->rank].process, call != 0 ? reason + 2 : message);
+}
+
+ls_status ls_shm_give_up(ls_shm *shm, ls_status status, int failed_rank) {
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    say_gave_up(shm, status, message);
+    const uint32_t errors = ls_error_count;
+    status = ls_shm_abort(shm, status, failed_rank);
+    if (ls_error_count == errors) { /* otherwise another rank has failed first */
+        ls_error_restore(status, message);
+    }
+    return status;
+}
+
 void ls_shm_resign(void *state, ls_status status, int failed_rank) {
     ls_shm *shm = state;
     char message[LS_ERROR_CAPACITY];
@@ -130,10 +150,7 @@ void ls_shm_resign(void *state, ls_status status, int failed_rank) {
         ls_error_restore(status, message);
         return;
     }
-    const char *reason = strstr(message, ": ");
-    const int call = reason != NULL ? (int)(reason - message) : 0;
-    (void)ls_fail(LS_ERR_PEER, "%.*s%srank %d (process %d) gave up: %s", call, message, call != 0 ? ": " : "",
-                  shm->rank, (int)shm->ranks[shm->rank].process, call != 0 ? reason + 2 : message);
+    say_gave_up(shm, LS_ERR_PEER, message);
     (void)ls_shm_abort(shm, LS_ERR_PEER, shm->rank);
     ls_error_restore(status, message);
 }

@@ -41,7 +41,12 @@ static ls_status run_rank(thread_rank *self) {
     bool freed = false;
     ls_comm_on_free(world, note_freed, &freed);
     ls_log_set_rank(self->join.rank);
+    const uint32_t errors = ls_error_count;
     const ls_status status = self->function(world, self->argument);
+    if (status != LS_OK && (ls_error_count == errors || ls_error_status() != status)) {
+        (void)ls_fail(status, "ls_run_threads: rank %d of %d: its function returned %s", self->join.rank,
+                      self->join.size, ls_status_name(status));
+    }
     self->failure = status != LS_OK ? ++*self->failures : 0; /* before other ranks detect its exit and fail */
     ls_saved_error cause;
     ls_error_save(&cause);

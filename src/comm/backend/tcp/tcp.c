@@ -155,10 +155,10 @@ static ls_status tcp_split(void *state, const ls_join_context *join, const int *
 }
 
 /* Cancels the transfers that use the caller's buffers, because ranks of this machine may read this rank's memory
- * directly. */
+ * directly. ls_finalize first lets sends finish, and then calls withdraw_sends. */
 static void tcp_leave(void *state, ls_leave_reason reason) {
     ls_engine_leave(state, reason);
-    if (reason != LS_LEAVE_FREED) { /* otherwise the endpoint closes at once */
+    if (reason != LS_LEAVE_FREED && reason != LS_LEAVE_FINALIZED) { /* a freed endpoint closes at once */
         ls_engine_withdraw_contents(state);
     }
 }
@@ -168,6 +168,7 @@ const ls_backend ls_backend_tcp = {
     .open = tcp_open,
     .close = ls_engine_close,
     .leave = tcp_leave,
+    .withdraw_sends = ls_engine_withdraw_contents,
     .split = tcp_split,
     LS_ENGINE_CALLS,
 };
