@@ -188,15 +188,19 @@ static ls_status end_pass(ls_data_parallel_state *state) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
     }
-    const ls_tail own = {
-        .samples = samples, .given = ls_gradients_were_given(state), .remains = ls_samples_remain(state)};
-    if (state->agreed) {
+    ls_tail own = {.samples = samples, .given = ls_gradients_were_given(state), .remains = ls_samples_remain(state)};
+    if (state->agreed) { /* the next agreement compares the factors */
         return average_agreed(state, samples, own);
     }
+    own.factors = state->factor != 0;
+    own.factor = state->factor;
+    own.factor_square = state->factor * state->factor;
+    state->factor = 0;
     ls_tail mean;
     LS_TRY(average_by_divisor(state, state->divisor, own, &mean));
     LS_TRY(mean.agree > 0 ? refuse_other_loss(state) : LS_OK);
     LS_TRY(decide_pending(state, &mean));
+    ls_means_compare(state, mean.factors, mean.factor, mean.factor_square, true);
     return !state->pending && mean.samples > 0 ? ls_buffers_average(&state->buffers, samples) : LS_OK;
 }
 
@@ -473,6 +477,7 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
         state->shards->in_pass = true;
     }
     state->loss = loss->output;
+    state->exchanges = loss->exchanges;
     state->divisor = ls_batch_loss_divisor(loss, state->samples);
     if (state->slices != NULL) {
         return ls_slice_begin_backward(state, loss);

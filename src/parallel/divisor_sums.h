@@ -28,6 +28,7 @@ typedef struct ls_divisor_sums {
     double factors; /* number of ranks that have a factor: see state->factor */
     double factor;
     double factor_square;
+    double scales_means; /* number of ranks on which these factors are factors of means */
     double divisor[LS_DIVISORS];
 } ls_divisor_sums;
 

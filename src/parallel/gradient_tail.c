@@ -11,7 +11,20 @@ bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf) {
 }
 
 /* Layout of the tail, which follows the gradients of the widest dtype: these numbers, then the marks. */
-enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, REMAINS, STALE, PASS, MARKS = PASS + LS_PASS_BITS };
+enum {
+    WEIGHT,
+    SAMPLES,
+    AGREE,
+    GIVEN,
+    FAILED,
+    REMAINS,
+    STALE,
+    FACTORS,
+    FACTOR,
+    FACTOR_SQUARE,
+    PASS,
+    MARKS = PASS + LS_PASS_BITS
+};
 
 int64_t ls_tail_count(const ls_data_parallel_state *state) {
     return MARKS + state->parameter_count + state->buffers.count;
@@ -154,6 +167,9 @@ void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
     write_number(to, wide, FAILED, own->failed);
     write_number(to, wide, REMAINS, own->remains);
     write_number(to, wide, STALE, own->stale);
+    write_number(to, wide, FACTORS, own->factors);
+    write_number(to, wide, FACTOR, own->factor);
+    write_number(to, wide, FACTOR_SQUARE, own->factor_square);
     for (int i = 0; i < LS_PASS_BITS; i++) {
         write_number(to, wide, PASS + i, bits[i]);
     }
@@ -188,7 +204,10 @@ ls_tail ls_tail_read(const ls_data_parallel_state *state) {
                     .given = read_number(from, wide, GIVEN),
                     .failed = read_number(from, wide, FAILED),
                     .remains = read_number(from, wide, REMAINS),
-                    .stale = read_number(from, wide, STALE)};
+                    .stale = read_number(from, wide, STALE),
+                    .factors = read_number(from, wide, FACTORS),
+                    .factor = read_number(from, wide, FACTOR),
+                    .factor_square = read_number(from, wide, FACTOR_SQUARE)};
     for (int i = 0; i < LS_PASS_BITS; i++) {
         tail.pass[i] = read_number(from, wide, PASS + i);
     }
