@@ -234,6 +234,7 @@ typedef struct ls_pass_findings {
     ls_found_sum sum[LS_FOUND_SUMS];
     const char *constant; /* the operation that computed a constant in the loss from samples of this rank; or NULL */
     bool divides;         /* the sum over samples is divided by that constant */
+    bool exchanges;       /* see ls_batch_loss */
     const char *pairs; /* the operation that combined samples with constants of other samples of this rank; or NULL */
 } ls_pass_findings;
 

@@ -477,7 +477,6 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
         state->shards->in_pass = true;
     }
     state->loss = loss->output;
-    state->exchanges = loss->exchanges;
     state->divisor = ls_batch_loss_divisor(loss, state->samples);
     if (state->slices != NULL) {
         return ls_slice_begin_backward(state, loss);
@@ -567,6 +566,7 @@ static ls_status end_pass_without_samples(ls_data_parallel_state *state, ls_tens
         LS_TRY(average_by_divisor(state, 0, (ls_tail){.given = SKIPPED}, &mean));
         if (!(mean.agree > 0)) {
             LS_TRY(decide_pending(state, &mean));
+            ls_means_compare(state, mean.factors, mean.factor, mean.factor_square, true);
             return mean.samples > 0 ? ls_buffers_average(&state->buffers, 0) : LS_OK;
         }
         state->agrees = true;

@@ -111,7 +111,6 @@ typedef struct ls_data_parallel_state {
     bool follows;       /* the current forward pass tracks the samples (mixing.h) */
     int mean_checks;    /* number of remaining backward passes that means.c checks */
     int own_divisions;  /* number of most recent consecutive passes that divided a sum by a count of this rank */
-    bool exchanges;     /* the loss of the current pass contains a sum or mean that the program exchanges itself */
     double factor;      /* sum of the gradients of the last pass's loss with respect to its sums over samples, or, if it
                            has no sums, to its means; 0 if the factor cannot be compared between ranks */
     bool scales_means;  /* the last pass's loss has means over samples, and no sums */

@@ -100,7 +100,7 @@ static bool is_normalized(const ls_data_parallel_state *state, const ls_found_su
  * ranks may differ.
  */
 static void add_factors(ls_data_parallel_state *state, const ls_pass_findings *findings) {
-    bool comparable = state->samples > 0 && (state->scales_means ? !state->exchanges : state->agreed);
+    bool comparable = state->samples > 0 && (state->scales_means ? !findings->exchanges : state->agreed);
     double factor = 0;
     for (int i = 0; i < findings->sums; i++) {
         const ls_found_sum *sum = &findings->sum[i];
