@@ -77,7 +77,7 @@ __attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, 
     }
     pass->weight = loss.weight;
     if (loss.watched && !seeded) {
-        *room = (ls_pass_findings){0};
+        *room = (ls_pass_findings){.exchanges = loss.exchanges};
         pass->findings = room;
     }
     return LS_OK;

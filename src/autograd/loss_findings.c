@@ -13,6 +13,7 @@ typedef struct scaling {
     double number;            /* product of the constants that have one element */
     const ls_tensor *weights; /* a constant with more elements, broadcast to the summed tensor; or NULL */
     bool divides;             /* the elements are divided by `weights` */
+    bool is_ambiguous;        /* see ls_found_sum */
 } scaling;
 
 static const ls_node *node_of(const ls_tensor *tensor) {
@@ -28,6 +29,7 @@ static const ls_tensor *look_through(const ls_tensor *summed, scaling *s) {
         if (factor.tensor == NULL || factor.tensor->count == 1) {
             const double number = factor.tensor != NULL ? ls_item(factor.tensor) : factor.number;
             s->number *= factor.divides ? 1 / number : number;
+            s->is_ambiguous |= factor.tensor != NULL && factor.tensor->ndim > 0;
         } else if (s->weights == NULL) {
             s->weights = factor.tensor;
             s->divides = factor.divides;
@@ -96,6 +98,7 @@ static void note_findings(ls_backward_pass *pass, const ls_node *node, const ls_
             found->divides |= node->output->count == 1;
         }
     }
+    found->pairs = node->pairs ? node->op->name : found->pairs;
     if (!node->sums_samples || node->collected || gradient->count != 1 || found->sums == LS_FOUND_SUMS) {
         return;
     }
@@ -104,7 +107,9 @@ static void note_findings(ls_backward_pass *pass, const ls_node *node, const ls_
         s = (scaling){.number = 1};
     }
     ls_found_sum *sum = &found->sum[found->sums++];
-    *sum = (ls_found_sum){.factor = ls_item(gradient) / pass->weight * s.number, .is_mean = node->divides};
+    *sum = (ls_found_sum){.factor = ls_item(gradient) / pass->weight * s.number,
+                          .is_mean = node->divides,
+                          .is_ambiguous = s.is_ambiguous};
     sum->total_weight = s.weights != NULL ? total_weight(node, &s, sum->factor) : 0;
     for (int i = 0; i < LS_FOUND_SIZES && i < node->input_count; i++) {
         sum->sizes[i] = node->inputs[i] != NULL ? (double)node->inputs[i]->count : 0;

@@ -143,11 +143,12 @@ struct ls_node {
     bool holds_output;
     const ls_tensor *divisor_tensor; /* of a mean over samples: see ls_samples_call; belongs to saved[] */
     int sum_index;  /* of a sum over samples with a scaling factor: its index in the order of the tapes */
-    uint8_t spread; /* samples.h explains `spread` to `has_constant`, and `samples_of` */
+    uint8_t spread; /* samples.h explains `spread` to `pairs`, and `samples_of` */
     bool reaches;   /* see ls_batch_loss_reaches */
     bool sums_samples;
     bool divides;      /* a mean over samples with its own divisor */
     bool has_constant; /* an input without history was computed from this rank's samples */
+    bool pairs;        /* combines samples with constants of other samples of this rank */
     bool plain;        /* computed from sums over samples without a divisor, and from no other sums or means */
     bool mixed;        /* computed from such sums and from means */
     bool collects;     /* a collective call with equal results (ls_op.equal_results) on plain sums */
@@ -222,6 +223,8 @@ typedef struct ls_found_sum {
                             elements */
     double total_weight; /* sum of the constant weights of this rank's samples in the loss; 0 if there are no weights,
                             or if they do not indicate a mean */
+    bool is_ambiguous;   /* the factor contains a tensor with one element and an axis. On a rank with one sample, the
+                            tensor may contain the weight of this sample */
     double sizes[LS_FOUND_SIZES]; /* sizes of the summed tensors; 0 ends the list */
 } ls_found_sum;
 
@@ -231,6 +234,8 @@ typedef struct ls_pass_findings {
     ls_found_sum sum[LS_FOUND_SUMS];
     const char *constant; /* the operation that computed a constant in the loss from samples of this rank; or NULL */
     bool divides;         /* the sum over samples is divided by that constant */
+    bool exchanges;       /* see ls_batch_loss */
+    const char *pairs; /* the operation that combined samples with constants of other samples of this rank; or NULL */
 } ls_pass_findings;
 
 /* Whether the other ranks have received an error from this rank. */

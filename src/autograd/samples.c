@@ -10,6 +10,12 @@ static uint8_t spread_of(const ls_tensor *tensor) {
     return link != NULL && link->tape != NULL ? ((const ls_node *)(const void *)link)->spread : LS_SPREAD_NONE;
 }
 
+/* Also finds the samples in tensors without history, for example from ls_detach (mixing.h). */
+static uint8_t noted_spread_of(const ls_tensor *tensor) {
+    const uint8_t recorded = spread_of(tensor);
+    return recorded != LS_SPREAD_NONE || tensor == NULL ? recorded : ls_mixing_kind(tensor->spread);
+}
+
 void ls_samples_begin(const ls_tensor *output, const void *module) {
     if (output->node != NULL && output->node->tape != NULL) {
         ((ls_node *)(void *)output->node)->samples_of = module;
@@ -203,9 +209,22 @@ static uint8_t add_sum(ls_batch_loss *loss, ls_node *node, const ls_samples_call
     return (uint8_t)(number <= UINT8_MAX - LS_SPREAD_SUM ? LS_SPREAD_SUM + number : LS_SPREAD_SUMS);
 }
 
-static uint8_t follow_samples(ls_batch_loss *loss, ls_node *node) {
+/*
+ * Returns whether the node combines each sample with constants of other samples of this rank, as the product of an
+ * output and its detached transpose does. The same operation on recorded samples is refused.
+ */
+static bool is_over_pairs(const ls_batch_loss *loss, const ls_node *node) {
     ls_samples_call call = call_of(loss, node);
     uint8_t spread = LS_SPREAD_NONE;
+    call.spread_of = noted_spread_of;
+    call.wants_divisor = false;
+    return ls_samples_follow(&call, &spread) == LS_SAMPLES_MIXED;
+}
+
+static uint8_t follow_samples(ls_batch_loss *loss, ls_node *node, bool has_noted) {
+    ls_samples_call call = call_of(loss, node);
+    uint8_t spread = LS_SPREAD_NONE;
+    node->pairs = has_noted && is_over_pairs(loss, node);
     switch (ls_samples_follow(&call, &spread)) {
     case LS_SAMPLES_KEPT:
         return spread;
@@ -234,8 +253,8 @@ static void mark_collected(ls_node *node) {
 
 static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     unsigned inputs = 0;
-    bool constant = false;
-    node->sums_samples = node->weighed = node->has_constant = false;
+    bool constant = false, noted = false;
+    node->sums_samples = node->weighed = node->has_constant = node->pairs = false;
     node->plain = node->mixed = node->collects = node->collected = false;
     if (node->samples_of != NULL) {
         loss->begun = true;
@@ -248,6 +267,7 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     for (int i = 0; i < node->input_count; i++) {
         const uint8_t spread = spread_of(node->inputs[i]);
         constant |= is_combined_constant(node->inputs[i]);
+        noted |= spread == LS_SPREAD_NONE && has_samples(noted_spread_of(node->inputs[i]));
         inputs |= spread == LS_SPREAD_NONE      ? 0U
                   : has_samples(spread)         ? SAMPLES
                   : spread == LS_SPREAD_REFUSED ? REFUSED
@@ -257,6 +277,7 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
         return refuse(loss, node);
     }
     if (inputs == 0 || node->op->communicates) { /* the program decides what the ranks exchange */
+        loss->exchanges |= inputs == SUMS;
         if (inputs == SUMS && node->op->equal_results) {
             if (node_of(node->inputs[0])->mixed) {
                 return refuse(loss, node);
@@ -270,7 +291,7 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
         return LS_SPREAD_REFUSED;
     }
     return inputs == SUMS      ? follow_sums(loss, node)
-           : inputs == SAMPLES ? follow_samples(loss, node)
+           : inputs == SAMPLES ? follow_samples(loss, node, noted)
                                : refuse(loss, node);
 }
 

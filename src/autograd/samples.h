@@ -39,6 +39,7 @@ struct ls_batch_loss {
                          sum */
     bool weighed;     /* the sums and the loss have their scaling factors */
     double weight;    /* of the whole loss */
+    bool exchanges;   /* the program itself exchanges a sum or mean over samples between the ranks */
     bool multiplied;  /* a sum is multiplied by a value that requires a gradient */
     int only; /* index of the only mean in the loss, not counting terms that depend on parameters only; -1 if there is
                  none, or several sums */

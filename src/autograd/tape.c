@@ -154,7 +154,7 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call) {
     node->holds_output = call->op->communicates;
     node->samples_of = NULL;
     node->spread = 0;
-    node->sums_samples = node->weighed = node->has_constant = false;
+    node->sums_samples = node->weighed = node->has_constant = node->pairs = false;
     node->plain = node->mixed = node->collects = node->collected = false;
     node->segment = thread->segment;
     node->captured = thread->capture != NULL ? thread->capture->serial : 0;

@@ -188,15 +188,19 @@ static ls_status end_pass(ls_data_parallel_state *state) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
     }
-    const ls_tail own = {
-        .samples = samples, .given = ls_gradients_were_given(state), .remains = ls_samples_remain(state)};
-    if (state->agreed) {
+    ls_tail own = {.samples = samples, .given = ls_gradients_were_given(state), .remains = ls_samples_remain(state)};
+    if (state->agreed) { /* the next agreement compares the factors */
         return average_agreed(state, samples, own);
     }
+    own.factors = state->factor != 0;
+    own.factor = state->factor;
+    own.factor_square = state->factor * state->factor;
+    state->factor = 0;
     ls_tail mean;
     LS_TRY(average_by_divisor(state, state->divisor, own, &mean));
     LS_TRY(mean.agree > 0 ? refuse_other_loss(state) : LS_OK);
     LS_TRY(decide_pending(state, &mean));
+    ls_means_compare(state, mean.factors, mean.factor, mean.factor_square, true);
     return !state->pending && mean.samples > 0 ? ls_buffers_average(&state->buffers, samples) : LS_OK;
 }
 
@@ -553,6 +557,7 @@ static ls_status end_pass_without_samples(ls_data_parallel_state *state, ls_tens
         LS_TRY(average_by_divisor(state, 0, (ls_tail){.given = SKIPPED}, &mean));
         if (!(mean.agree > 0)) {
             LS_TRY(decide_pending(state, &mean));
+            ls_means_compare(state, mean.factors, mean.factor, mean.factor_square, true);
             return mean.samples > 0 ? ls_buffers_average(&state->buffers, 0) : LS_OK;
         }
         state->agrees = true;

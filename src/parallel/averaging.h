@@ -25,6 +25,9 @@ typedef struct ls_tail {
     double failed;  /* positive if the pass failed on this rank */
     double remains; /* positive if outputs remain on the tape */
     double stale;   /* positive if this rank's buckets belong to an earlier pass (overlap.h) */
+    double factors; /* 1 if this rank has a factor: see state->factor. These three numbers serve ls_means_compare */
+    double factor;
+    double factor_square;
     double pass[LS_PASS_BITS]; /* set by ls_tail_write: see ls_pass_describe */
 } ls_tail;
 

@@ -111,7 +111,9 @@ typedef struct ls_data_parallel_state {
     bool follows;       /* the current forward pass tracks the samples (mixing.h) */
     int mean_checks;    /* number of remaining backward passes that means.c checks */
     int own_divisions;  /* number of most recent consecutive passes that divided a sum by a count of this rank */
-    double factor; /* sum, over the last pass, of the gradients of the loss with respect to its sums over samples */
+    double factor;      /* sum of the gradients of the last pass's loss with respect to its sums over samples, or, if it
+                           has no sums, to its means; 0 if the factor cannot be compared between ranks */
+    bool scales_means;  /* the last pass's loss has means over samples, and no sums */
 } ls_data_parallel_state;
 
 /*
@@ -152,10 +154,11 @@ void ls_data_parallel_restart_powersgd(ls_module *module);
 /*
  * means.c: warns if a loss divides a sum over samples by the count of a single rank. ls_means_check checks the sums
  * that a backward pass found on this rank. ls_means_compare compares state->factor over the ranks that have a factor.
- * Its arguments are the number of these ranks, the sum of the factors and the sum of their squares.
+ * Its arguments are the number of these ranks, the sum of the factors and the sum of their squares, or the means of
+ * these three numbers over all ranks, and whether the factors are factors of means.
  */
 void ls_means_check(ls_data_parallel_state *state, const ls_pass_findings *findings);
-void ls_means_compare(ls_data_parallel_state *state, double ranks, double sum, double sum_of_squares);
+void ls_means_compare(ls_data_parallel_state *state, double ranks, double sum, double sum_of_squares, bool of_means);
 
 /*
  * replicas.c: warns after the first pass if all ranks trained on the same batch, from loaders that do not split

@@ -32,8 +32,10 @@ ls_step_loss ls_step_loss_of(const ls_data_parallel_state *state, const ls_tenso
 
 /* Returns this rank's numbers without the divisors. */
 static ls_divisor_sums numbers_of(const ls_data_parallel_state *state, const ls_batch_loss *loss) {
-    ls_divisor_sums own = {
-        .factors = state->factor != 0, .factor = state->factor, .factor_square = state->factor * state->factor};
+    const double square = state->factor * state->factor;
+    ls_divisor_sums own = {.factors = state->factor != 0,
+                           .factor = state->factor,
+                           .factor_square = state->scales_means ? -square : square};
     if (loss != NULL) {
         own.ranks = 1;
         own.samples = (double)state->samples;
@@ -140,7 +142,7 @@ static ls_status add_up(ls_data_parallel_state *state, const ls_divisor_sums *ow
     const ls_status checked = ls_divisor_sums_check(own, all);
     state->told |= checked != LS_OK; /* all ranks fail here: no rank may notify the others again */
     LS_TRY(checked);
-    ls_means_compare(state, all->factors, all->factor, all->factor_square);
+    ls_means_compare(state, all->factors, all->factor, fabs(all->factor_square), all->factor_square < 0);
     state->all_samples = all->samples;
     return LS_OK;
 }

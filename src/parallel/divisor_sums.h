@@ -27,7 +27,7 @@ typedef struct ls_divisor_sums {
     double failed;  /* number of ranks on which the pass failed */
     double factors; /* number of ranks that have a factor: see state->factor */
     double factor;
-    double factor_square;
+    double factor_square; /* negative for factors of means (state->scales_means) */
     double divisor[LS_DIVISORS];
 } ls_divisor_sums;
 

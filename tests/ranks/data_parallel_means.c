@@ -1,6 +1,8 @@
 /*
  * Means that a program computes by hand. If each rank divides by its own count, the means are too large, and one
  * warning says so. If they are divided by the count of all ranks, or not divided, they are right and cause no warning.
+ * The same warning, with another text, covers means that each rank scales by its own number, statistics of this rank's
+ * samples, and products with a constant that has only this rank's samples.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -106,11 +108,6 @@ static ls_tensor *normalized_mask(ls_tensor *y, const share *s) {
     return ls_sum(ls_mul(rows(y), ls_div(mask, ls_sum(mask))));
 }
 
-static ls_tensor *ratio_of_means(ls_tensor *y, const share *s) {
-    ls_tensor *mask = mask_of(s);
-    return ls_div(ls_mean(ls_mul(mask, rows(y))), ls_mean(mask));
-}
-
 static ls_tensor *expanded_weights(ls_tensor *y, const share *s) {
     ls_tensor *weight = ls_full(LS_SHAPE(s->own, 1), LS_F32, 1.0 / (double)s->own);
     return ls_sum(ls_mul(ls_square(y), ls_mul(weight, 1.0 / WIDTH)));
@@ -128,7 +125,6 @@ static const means_case by_own[] = {{"number", by_number},
                                     {"divided terms", divided_terms},
                                     {"scaled terms", scaled_terms},
                                     {"normalized mask", normalized_mask},
-                                    {"ratio of means", ratio_of_means},
                                     {"expanded weights", expanded_weights}};
 
 static ls_tensor *centered(ls_tensor *y, const share *s) {
@@ -142,7 +138,106 @@ static ls_tensor *scaled(ls_tensor *y, const share *s) {
     return ls_mean(ls_div(each, ls_max(ls_detach(each))));
 }
 
-static const means_case constants[] = {{"centered", centered}, {"scaled", scaled}};
+static ls_tensor *by_largest(ls_tensor *y, const share *s) {
+    (void)s;
+    return ls_div(ls_mean(rows(y)), ls_max(ls_detach(rows(y))));
+}
+
+static ls_tensor *chosen_mean(ls_tensor *y, const share *s) {
+    (void)s;
+    ls_tensor *loss = ls_mean(rows(y));
+    return ls_where(ls_gt(ls_mean(ls_detach(y)), 0), loss, ls_mul(loss, 3));
+}
+
+static ls_tensor *balanced(ls_tensor *y, const share *s) {
+    (void)s;
+    ls_tensor *a = ls_mean(rows(y)), *b = ls_mean(ls_abs(y));
+    return ls_add(a, ls_mul(b, ls_div(ls_detach(a), ls_detach(b))));
+}
+
+static const means_case constants[] = {{"centered", centered},
+                                       {"scaled", scaled},
+                                       {"largest", by_largest},
+                                       {"chosen mean", chosen_mean},
+                                       {"balanced", balanced}};
+
+static ls_tensor *ratio_of_means(ls_tensor *y, const share *s) {
+    ls_tensor *mask = mask_of(s);
+    return ls_div(ls_mean(ls_mul(mask, rows(y))), ls_mean(mask));
+}
+
+/* Returns the square of a number that differs between ranks, as a statistic of this rank's targets would. */
+static ls_tensor *own_statistic(const share *s) {
+    return scalar((1 + 0.02 * ls_comm_rank(s->world)) * (1 + 0.02 * ls_comm_rank(s->world)));
+}
+
+static ls_tensor *mean_by_statistic(ls_tensor *y, const share *s) {
+    return ls_div(ls_mean(rows(y)), own_statistic(s));
+}
+
+static ls_tensor *terms_by_statistic(ls_tensor *y, const share *s) {
+    return ls_mean(ls_div(rows(y), own_statistic(s)));
+}
+
+static ls_tensor *by_item(ls_tensor *y, const share *s) {
+    ls_tensor *loss = ls_mean(rows(y));
+    return ls_div(loss, ls_item(loss) + ls_comm_rank(s->world)); /* the ranks may have the same samples */
+}
+
+static ls_tensor *two_means(ls_tensor *y, const share *s) {
+    return ls_add(mean_by_statistic(y, s), ls_mul(ls_mean(ls_abs(y)), 0.1));
+}
+
+static const means_case by_statistic[] = {{"ratio of means", ratio_of_means},
+                                          {"mean by statistic", mean_by_statistic},
+                                          {"terms by statistic", terms_by_statistic},
+                                          {"item", by_item},
+                                          {"two means", two_means}};
+
+static ls_tensor *keys(ls_tensor *y) {
+    return ls_transpose(ls_detach(y), 0, 1);
+}
+
+static ls_tensor *numbers(const share *s) {
+    return ls_to(ls_arange(LS_SHAPE(s->own), LS_F32), LS_I64);
+}
+
+static ls_tensor *contrastive(ls_tensor *y, const share *s) {
+    return ls_cross_entropy(ls_matmul(y, keys(y)), numbers(s), NULL);
+}
+
+static ls_tensor *keys_of_branch(ls_tensor *y, const share *s) {
+    const bool before = ls_no_grad(true);
+    ls_tensor *k = ls_tanh(ls_mul(y, 2));
+    (void)ls_no_grad(before);
+    return ls_cross_entropy(ls_matmul(y, ls_transpose(k, 0, 1)), numbers(s), NULL);
+}
+
+static ls_tensor *supervised(ls_tensor *y, const share *s) {
+    (void)s;
+    return ls_neg(ls_mean(ls_log_softmax(ls_matmul(y, keys(y)), 1)));
+}
+
+static ls_tensor *gram(ls_tensor *y, const share *s) {
+    (void)s;
+    ls_tensor *factors[] = {y, ls_detach(y)};
+    return ls_mean(ls_square(ls_einsum("ia,ja->ij", factors, 2)));
+}
+
+static ls_tensor *differences(ls_tensor *y, const share *s) {
+    (void)s;
+    return ls_mean(ls_square(ls_sub(ls_unsqueeze(y, 0), ls_unsqueeze(ls_detach(y), 1))));
+}
+
+static ls_tensor *farthest(ls_tensor *y, const share *s) {
+    (void)s;
+    ls_tensor *apart = ls_square(ls_sub(ls_unsqueeze(y, 1), ls_unsqueeze(ls_detach(y), 0)));
+    return ls_mean(ls_max_axes(ls_sum_axes(apart, LS_AXES(2), false), LS_AXES(1), false));
+}
+
+static const means_case pairs[] = {{"contrastive", contrastive}, {"keys of branch", keys_of_branch},
+                                   {"supervised", supervised},   {"gram", gram},
+                                   {"differences", differences}, {"farthest", farthest}};
 
 /* ---- right ------------------------------------------------------------------------------------------------------- */
 
@@ -237,6 +332,50 @@ static ls_tensor *halved_mean(ls_tensor *y, const share *s) {
     return ls_mul(ls_mean(ls_mul(rows(y), ls_full(LS_SHAPE(s->own), LS_F32, 0.5))), 2.0);
 }
 
+static ls_tensor *gathered_keys(ls_tensor *y, const share *s) {
+    ls_tensor *all = ls_allgather(s->world, ls_detach(y), 0);
+    return ls_mean(ls_logsumexp(ls_matmul(y, ls_transpose(all, 0, 1)), 1, false));
+}
+
+/* Products of an output with its own constant, sample by sample. */
+static ls_tensor *own_keys(ls_tensor *y, const share *s) {
+    (void)s;
+    ls_tensor *factors[] = {y, ls_detach(y)};
+    ls_tensor *outer = ls_einsum("ia,ib->iab", factors, 2), *inner = ls_einsum("ia,ia->i", factors, 2);
+    ls_tensor *product = ls_matmul(ls_unsqueeze(y, 1), ls_unsqueeze(ls_detach(y), 2));
+    ls_tensor *index = ls_argmax(y, 1, true);
+    return ls_add(ls_add(ls_mean(outer), ls_mean(inner)),
+                  ls_add(ls_mean(product), ls_mean(ls_take_along_axis(y, 1, index))));
+}
+
+static ls_tensor *mean_by_global(ls_tensor *y, const share *s) {
+    ls_tensor *all = ls_allreduce(s->world, ls_mean(ls_square(ls_detach(y))), LS_AVG);
+    return ls_div(ls_mean(rows(y)), all);
+}
+
+static ls_tensor *mean_by_global_item(ls_tensor *y, const share *s) {
+    return ls_mul(ls_mean(rows(y)), 1 / ls_item(ls_allreduce(s->world, ls_mean(ls_square(ls_detach(y))), LS_AVG)));
+}
+
+/* The root of a mean that the program weights by the shares of the ranks, and adds up itself. */
+static ls_tensor *exchanged_mean(ls_tensor *y, const share *s) {
+    ls_tensor *part = ls_mul(ls_mean(rows(y)), (double)s->own / (double)s->all);
+    return ls_sqrt(ls_allreduce(s->world, part, LS_SUM));
+}
+
+/* Returns weights of samples. On a rank with one sample, the tensor has one element. */
+static ls_tensor *sample_weights(const share *s) {
+    return ls_add(ls_rand(LS_SHAPE(s->own), LS_F32), 1 + ls_comm_rank(s->world));
+}
+
+static ls_tensor *weighted_samples(ls_tensor *y, const share *s) {
+    return ls_mean(ls_mul(rows(y), sample_weights(s)));
+}
+
+static ls_tensor *weighted_sum(ls_tensor *y, const share *s) {
+    return ls_sum(ls_mul(rows(y), sample_weights(s)));
+}
+
 /* A metric that is printed, but is not a part of the loss. */
 static ls_tensor *with_metric(ls_tensor *y, const share *s) {
     ls_tensor *metric = ls_div(by_number(y, s), ls_mean(ls_detach(rows(y))));
@@ -260,7 +399,18 @@ static const means_case right[] = {{"sum", sum},
                                    {"masked terms", masked_terms},
                                    {"weighted columns", weighted_columns},
                                    {"mask by all", mask_by_all},
-                                   {"halved mean", halved_mean}};
+                                   {"halved mean", halved_mean},
+                                   {"gathered keys", gathered_keys},
+                                   {"own keys", own_keys},
+                                   {"mean by global", mean_by_global},
+                                   {"mean by global item", mean_by_global_item},
+                                   {"exchanged mean", exchanged_mean},
+                                   {"weighted samples", weighted_samples},
+                                   {"weighted sum", weighted_sum}};
+
+/* Right cases with one sample on each rank, where sums and means, and weights and numbers, look the same. */
+static const means_case single[] = {
+    {"sum", sum}, {"weighted samples", weighted_samples}, {"weighted sum", weighted_sum}, {"own keys", own_keys}};
 
 /* ---- running them ------------------------------------------------------------------------------------------------ */
 
@@ -277,6 +427,9 @@ static void count_warning(ls_log_level level, int rank, const char *line, void *
 }
 
 static ls_status run_pass(ls_module *model, const means_case *c, const share *s) {
+    if (s->own == 0) {
+        return ls_data_parallel_skip(model);
+    }
     ls_scope *scope = ls_scope_begin();
     ls_tensor *loss = c->loss(ls_forward(model, ls_randn(LS_SHAPE(s->own, WIDTH), LS_F32)), s);
     ls_status status = ls_backward(loss);
@@ -286,7 +439,7 @@ static ls_status run_pass(ls_module *model, const means_case *c, const share *s)
 
 /*
  * Trains for some passes. `says` is a text that the only warning must contain, or NULL for no warning. Each rank has
- * `samples` samples, or different numbers of samples if `uneven` is set.
+ * `samples` samples, or different numbers of samples if `uneven` is set. With 0 samples and `uneven`, rank 0 has none.
  */
 static ls_status check(ls_comm *world, const means_case *c, int64_t samples, bool uneven, const char *says) {
     const int size = ls_comm_size(world), rank = ls_comm_rank(world);
@@ -326,9 +479,24 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(CHECK_ALL(world, by_own,
                      "this loss is a sum over samples, which data parallelism adds up over ranks; use ls_mean, or "
                      "divide by the count of the global batch"));
-    LS_TRY(CHECK_ALL(world, constants, "ls_allreduce"));
+    LS_TRY(CHECK_ALL(world, constants,
+                     "as a constant, but one process would use the result over the global batch; "
+                     "reduce it over the ranks first (ls_allreduce)"));
+    LS_TRY(CHECK_ALL(world, by_statistic, "this loss scales a mean over samples by a number of this rank"));
+    LS_TRY(CHECK_ALL(world, pairs,
+                     "a constant that contains only this rank's samples, but one process would use all "
+                     "samples of the global batch; gather the constant first (ls_allgather)"));
     LS_TRY(CHECK_ALL(world, right, NULL));
-    LS_TRY(check(world, &right[0], 1, false, NULL)); /* with one sample, its sum is its mean */
+    if (ls_comm_size(world) > 2) { /* rank 0 has no samples, and compares the numbers of the other ranks */
+        /* Rank 1 has one sample, so its mask in the first case may be a weight, and is not compared. */
+        for (size_t i = 1; i < sizeof by_statistic / sizeof *by_statistic; i++) {
+            LS_TRY(check(world, &by_statistic[i], 0, true, "this loss scales a mean over samples"));
+        }
+        LS_TRY(check(world, &right[2], 0, true, NULL));
+    }
+    for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
+        LS_TRY(check(world, &single[i], 1, false, NULL));
+    }
     ls_log_set_sink(NULL, NULL);
     return ls_comm_barrier(world, NULL);
 }

@@ -186,9 +186,33 @@ static ls_status detached_outputs(ls_comm *world) {
     return LS_OK;
 }
 
+/*
+ * Two backward passes after one forward pass. Each call of ls_data_parallel_skip runs a normalized model again, so the
+ * ranks make different calls of a communicator, which is then freed.
+ */
+static ls_status passes_of_one_output(ls_comm *world) {
+    ls_comm *comm = NULL;
+    LS_TRY(ls_comm_split(world, 0, 0, &comm));
+    ls_module *model = make_model(comm, true);
+    ls_scope *scope = ls_scope_begin();
+    if (ls_comm_rank(world) == 0) {
+        LS_TRY(ls_data_parallel_skip(model));
+        LS_CHECK(ls_data_parallel_skip(model) == LS_ERR_MISMATCH);
+    } else {
+        ls_tensor *y = ls_forward(model, ls_rand(LS_SHAPE(ROWS, WIDTH), LS_F32));
+        LS_TRY(ls_backward_with(ls_mean(y), &(ls_backward_options){.keep_tape = true}));
+        LS_CHECK(ls_backward(ls_mean(ls_square(y))) == LS_ERR_MISMATCH);
+    }
+    (void)!ls_scope_end(scope);
+    ls_module_free(model);
+    ls_comm_free(comm);
+    return ls_comm_barrier(world, NULL);
+}
+
 static ls_status skipping(ls_comm *world) {
     LS_TRY(empty_shares(world, false));
     LS_TRY(empty_shares(world, true));
+    LS_TRY(passes_of_one_output(world));
     return detached_outputs(world);
 }
 
