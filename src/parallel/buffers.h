@@ -26,6 +26,11 @@ ls_status ls_buffer_begin(ls_host_view *view, const ls_tensor *tensor, int acces
  * Returns NULL with an error. */
 ls_tensor *ls_buffer_dense(const char *call, const ls_tensor *tensor, const ls_device *on);
 
+/* Returns the address of the elements of this tensor, on the host or on its device, for a communicator. */
+static inline void *ls_buffer_data(const ls_tensor *dense) {
+    return dense->data;
+}
+
 /*
  * Orders the next calls of the communicator after the calling thread's work on the device. NULL means that the buffers
  * of these calls are in host memory.

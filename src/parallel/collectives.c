@@ -206,8 +206,8 @@ static ls_status broadcast_backward(ls_node *node, ls_tensor *gradient) {
     status = status == LS_OK && root ? ls_buffer_begin(&result, total, LS_HOST_WRITE, on) : status;
     if (status == LS_OK) {
         status = LS_ON_DEVICE(agreement->comm, on,
-                              ls_comm_reduce(agreement->comm, dense->data, result.memory, (size_t)dense->count, dtype,
-                                             LS_SUM, agreement->root, NULL));
+                              ls_comm_reduce(agreement->comm, ls_buffer_data(dense), result.memory,
+                                             (size_t)dense->count, dtype, LS_SUM, agreement->root, NULL));
         status = ls_host_view_end(&result, status);
     }
     ls_tensor_drop(dense);

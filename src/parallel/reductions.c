@@ -59,8 +59,8 @@ ls_status ls_allreduce_forward(ls_op_call *call) {
     } else {
         status =
             LS_ON_DEVICE(meeting->comm, on,
-                         ls_comm_allreduce(meeting->comm, meeting->dense->data, flight->result.memory, (size_t)y->count,
-                                           (ls_dtype)y->dtype, reduction, ls_flight_work(flight)));
+                         ls_comm_allreduce(meeting->comm, ls_buffer_data(meeting->dense), flight->result.memory,
+                                           (size_t)y->count, (ls_dtype)y->dtype, reduction, ls_flight_work(flight)));
     }
     return ls_flight_begun(call, status);
 }
@@ -265,9 +265,10 @@ static ls_tensor *total_of(ls_node *node, const ls_tensor *gradient) {
     ls_status status = ls_made(total);
     status = status == LS_OK ? ls_buffer_begin(&result, total, LS_HOST_WRITE, on) : status;
     if (status == LS_OK) {
-        const ls_status reduced = LS_ON_DEVICE(comm, on,
-                                               ls_comm_allreduce(comm, dense->data, result.memory, (size_t)total->count,
-                                                                 dtype, gradient_reduction(node), NULL));
+        const ls_status reduced =
+            LS_ON_DEVICE(comm, on,
+                         ls_comm_allreduce(comm, ls_buffer_data(dense), result.memory, (size_t)total->count, dtype,
+                                           gradient_reduction(node), NULL));
         status = ls_host_view_end(&result, reduced);
     }
     ls_tensor_drop(dense);
@@ -304,9 +305,10 @@ static ls_status reduce_forward(ls_op_call *call) {
     if (meeting->carried) {
         reduce_carried(meeting, y, result.memory);
     } else {
-        status = LS_ON_DEVICE(meeting->comm, on,
-                              ls_comm_reduce(meeting->comm, meeting->dense->data, is_root ? result.memory : NULL,
-                                             (size_t)y->count, (ls_dtype)y->dtype, reduction, root, NULL));
+        status =
+            LS_ON_DEVICE(meeting->comm, on,
+                         ls_comm_reduce(meeting->comm, ls_buffer_data(meeting->dense), is_root ? result.memory : NULL,
+                                        (size_t)y->count, (ls_dtype)y->dtype, reduction, root, NULL));
     }
     return ls_host_view_end(&result, status);
 }
