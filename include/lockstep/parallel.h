@@ -452,7 +452,7 @@ typedef struct ls_data_parallel_options {
  * - A divisor that the program computes must be the global one: ls_batch.global_count, or ls_allreduce of this rank's
  *   count. The same applies to statistics that reach the loss as constants (ls_detach, ls_no_grad). In the first 100
  *   passes, rank 0 warns once about a divisor that equals a count of this rank, differs between ranks, or was computed
- *   from the output; about constant weights that add up to one on each rank; and about pairs of samples and constants.
+ *   from the output; constant weights that sum to one on each rank; and samples paired with constants of other samples.
  * - Other operations that combine samples fail with LS_ERR_UNSUPPORTED on several ranks, if ls_forward or ls_backward
  *   finds that the output or the loss depends on them. Examples are ls_softmax along the axis of the samples, x minus
  *   its mean over the samples, ls_embedding with the samples as rows, ls_reduce and ls_gather. The message names the
@@ -570,8 +570,8 @@ LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch,
  * Fails with LS_ERR_STATE with `.shards`, and with LS_ERR_MISMATCH in cases in which every rank needs samples:
  *
  * - a loss that uses several data-parallel modules and is not one mean over samples
- * - a model with batch normalization or dropout, or a module with `.zero` = 2 or 3, that has several calls before one
- *   backward pass, or several backward passes after one call
+ * - a model with batch normalization or dropout, or a module with `.zero` = 2 or 3, if it is called several times
+ *   before one backward pass, or if several backward passes follow one call
  * - a backward pass that uses only detached outputs of the module, before the pass that computes the module's gradient
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
@@ -835,10 +835,10 @@ LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline
  * off (ls_no_grad), or if the loss does not depend on the output.
  *
  * If a stage fails, the other stages fail with LS_ERR_MISMATCH and its message. If recording was off, if an argument
- * was NULL or had a history, or if the samples were wrong, no stage has begun the step, and the pipeline
- * stays usable. After any other failure, the pipeline rejects further steps (with LS_ERR_STATE on the failed stages),
- * and the gradients are incomplete. A stage that had already finished the step fails in its next step. The communicator
- * stays usable.
+ * was NULL or had a history, or if the samples were missing or did not match, no stage has begun the step, and
+ * the pipeline stays usable. After any other failure, the pipeline rejects further steps (with LS_ERR_STATE on the
+ * failed stages), and the gradients are incomplete. A stage that had already finished the step fails in its next
+ * step. The communicator stays usable.
  */
 LS_API ls_status ls_pipeline_backward(ls_module *pipeline, ls_tensor *input, ls_tensor *target, ls_criterion criterion,
                                       void *user, double *loss) LS_WARN_UNUSED;

@@ -143,7 +143,7 @@ struct ls_node {
     bool holds_output;
     const ls_tensor *divisor_tensor; /* of a mean over samples: see ls_samples_call; belongs to saved[] */
     int sum_index;  /* of a sum over samples with a scaling factor: its index in the order of the tapes */
-    uint8_t spread; /* samples.h explains `spread` to `pairs`, and `samples_of` */
+    uint8_t spread; /* samples.h explains the members from `spread` to `pairs`, and `samples_of` */
     bool reaches;   /* see ls_batch_loss_reaches */
     bool sums_samples;
     bool divides;      /* a mean over samples with its own divisor */

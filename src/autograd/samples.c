@@ -10,7 +10,7 @@ static uint8_t spread_of(const ls_tensor *tensor) {
     return link != NULL && link->tape != NULL ? ((const ls_node *)(const void *)link)->spread : LS_SPREAD_NONE;
 }
 
-/* Also finds the samples in tensors without history, for example from ls_detach (mixing.h). */
+/* Same as spread_of, but also finds the samples in tensors without history, for example from ls_detach (mixing.h). */
 static uint8_t noted_spread_of(const ls_tensor *tensor) {
     const uint8_t recorded = spread_of(tensor);
     return recorded != LS_SPREAD_NONE || tensor == NULL ? recorded : ls_mixing_kind(tensor->spread);
@@ -210,8 +210,8 @@ static uint8_t add_sum(ls_batch_loss *loss, ls_node *node, const ls_samples_call
 }
 
 /*
- * Returns whether the node combines each sample with constants of other samples of this rank, as the product of an
- * output and its detached transpose does. The same operation on recorded samples is refused.
+ * Returns whether the node combines each sample with constants of other samples of this rank. An example is the
+ * product of an output and its detached transpose. If the other samples are recorded, too, the operation is refused.
  */
 static bool is_over_pairs(const ls_batch_loss *loss, const ls_node *node) {
     ls_samples_call call = call_of(loss, node);

@@ -14,9 +14,9 @@
 ls_status ls_fail_freed(const char *call, const char *object, const char *function);
 
 /*
- * Takes ownership of a cleared record, which the C library's malloc returned, because it may outlive the allocator that
- * was set with ls_set_allocator. The threads of the process share the kept records. Frees the record that was kept
- * longest.
+ * Takes ownership of a cleared record. The record must come from the C library's malloc, because it may outlive an
+ * allocator that was set with ls_set_allocator. All threads of the process share the kept records. If too many records
+ * are kept, frees the oldest record.
  */
 void ls_keep_freed(void *record);
 

@@ -60,8 +60,8 @@ static inline ls_status ls_error_put_back(const ls_saved_error *saved) {
 }
 
 /*
- * For several calls, of which the first error counts: if `status` is a failure, saves it with the thread's last error
- * message, unless `first` already has an error. Initially, first->status is LS_OK.
+ * Keeps the first error of several calls. If `status` is a failure, saves it with the thread's last error message,
+ * unless `first` already has an error. Initially, first->status is LS_OK.
  */
 static inline void ls_error_save_first(ls_saved_error *first, ls_status status) {
     if (status != LS_OK && first->status == LS_OK) {
@@ -75,7 +75,7 @@ static inline ls_status ls_error_put_back_first(const ls_saved_error *first) {
     return first->status == LS_OK ? LS_OK : ls_error_put_back(first);
 }
 
-/* Returns LS_OK, or the thread's error if a call has returned NULL instead of the object `made`. */
+/* Checks the object `made` that a call returned: returns LS_OK, or the thread's error status if it is NULL. */
 static inline ls_status ls_made(const void *made) {
     return made != NULL ? LS_OK : ls_error_status();
 }

@@ -177,7 +177,7 @@ static bool matters(const char *variable) {
     return false;
 }
 
-/* Notes every variable that makes a call of a program fail. */
+/* Notes variables whose values would make a call of a program fail. */
 static void check_values(ls_doctor_report *report) {
     ls_job job;
     ls_algorithm_setting settings[LS_OP_COUNT];

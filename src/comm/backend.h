@@ -165,7 +165,7 @@ typedef struct ls_backend {
      */
     bool (*advance_sends)(void *state);
 
-    /* Called after the last advance_sends: no longer uses the buffers of unfinished sends. NULL if only close can do
+    /* Called after the last advance_sends: stops using the buffers of unfinished sends. NULL if only close can do
      * this. */
     void (*withdraw_sends)(void *state);
 

@@ -61,7 +61,7 @@ static void refuse_calls(ls_comm *comm, ls_leave_reason reason) {
     }
 }
 
-/* With the lock. */
+/* The caller holds the lock. */
 static void warn_unfinished(const ls_comm *comm) {
     ls_work_warn_unfinished(comm, "ls_finalize");
     for (const ls_comm *part = comm->splits; part != NULL; part = part->next_split) {

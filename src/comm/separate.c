@@ -61,7 +61,7 @@ static void warn_unless_joined(void) {
 /* ---- ranks that do not communicate ------------------------------------------------------------------------------- */
 
 typedef struct training {
-    uint64_t steps; /* steps of optimizers: at most two of each are counted */
+    uint64_t steps; /* number of optimizer steps; counts at most two of each optimizer */
     bool checked;
     uint64_t calls; /* number of calls on communicators before the first step; includes the calls for its gradients */
 } training;

@@ -10,7 +10,7 @@
 /* Records that this process joins a job, or creates a communicator over MPI. */
 void ls_joined(void);
 
-/* Warns on rank 0 of several processes of `lockstep run` or mpirun. Called if MPI connects only this process. */
+/* Warns on rank 0 if `lockstep run` or mpirun started several processes. Called if MPI connects only this process. */
 void ls_warn_mpi_is_alone(void);
 
 /*

@@ -59,9 +59,9 @@ static ls_status check_reply(const ls_store_reply *reply) {
                    (const char *)reply->value.data);
 }
 
-/* What a process does while it waits for a reply, until `advance` returns false. */
+/* The work of a process while it waits for a reply. The work ends when `advance` returns false. */
 typedef struct meanwhile {
-    bool (*advance)(void *argument); /* NULL: nothing */
+    bool (*advance)(void *argument); /* NULL if there is no work */
     void *argument;
 } meanwhile;
 

@@ -64,7 +64,7 @@ ls_status ls_store_join(ls_store *store, int rank, int size, const ls_peer_info 
 /* Waits until every rank has left or died. Fails with LS_ERR_PEER if a rank died; the message names the dead ranks. */
 ls_status ls_store_leave(ls_store *store);
 
-/* Does the same. Calls `advance` again and again while it returns true and the other ranks have not left. */
+/* Same as ls_store_leave. Until the other ranks have left, calls `advance` repeatedly while it returns true. */
 ls_status ls_store_leave_while(ls_store *store, bool (*advance)(void *argument), void *argument);
 
 /* Asks the server whether the job still works. Fails with LS_ERR_PEER if a rank that joined is known to have died,

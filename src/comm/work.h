@@ -17,7 +17,7 @@ ls_status ls_work_post(ls_comm *comm, ls_call *call, ls_work **work);
 /* Queues `call` and sets `*work`. */
 ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **work);
 
-/* Logs a warning that names the first receive or collective of the communicator that has begun and not finished. */
+/* Logs a warning that names the first unfinished receive or collective of the communicator, if there is one. */
 void ls_work_warn_unfinished(const ls_comm *comm, const char *call);
 
 /* Detaches all work from the communicator when the communicator is freed. */

@@ -65,8 +65,8 @@ ls_tensor *ls_safetensors_fetch(const ls_safetensors *file, const ls_tensor *ten
 
 /*
  * A file in memory. ls_safetensors_new returns an empty file with room for `count` tensors. ls_safetensors_add borrows
- * the name, and takes ownership of the tensor. ls_safetensors_add_metadata adds the keys of another file that
- * the file lacks. ls_safetensors_save_file writes the file.
+ * the name, and takes ownership of the tensor. ls_safetensors_add_metadata copies the metadata of another
+ * file, except keys that the file already has. ls_safetensors_save_file writes the file.
  */
 ls_safetensors *ls_safetensors_new(const char *call, size_t count);
 void ls_safetensors_add(ls_safetensors *file, const char *name, ls_tensor *tensor);

@@ -16,7 +16,7 @@
  */
 enum { LS_PASS_HOLDS, LS_PASS_COUNTS, LS_PASS_NUMBER, LS_PASS_BITS = LS_PASS_NUMBER + 5 };
 
-/* Values that ranks exchange after the gradients, in this order. After an averaging, their mean over ranks. */
+/* Values that ranks exchange after the gradients, in this order. Averaging replaces them with means over ranks. */
 typedef struct ls_tail {
     double weight;
     double samples;
@@ -25,7 +25,7 @@ typedef struct ls_tail {
     double failed;  /* positive if the pass failed on this rank */
     double remains; /* positive if outputs remain on the tape */
     double stale;   /* positive if this rank's buckets belong to an earlier pass (overlap.h) */
-    double factors; /* 1 if this rank has a factor: see state->factor. These three numbers serve ls_means_compare */
+    double factors; /* 1 if this rank has a factor: see state->factor. ls_means_compare uses these three numbers */
     double factor;
     double factor_square;
     double pass[LS_PASS_BITS]; /* set by ls_tail_write: see ls_pass_describe */

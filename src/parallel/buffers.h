@@ -45,10 +45,10 @@ static inline ls_status ls_comm_after_device(ls_comm *comm, ls_status status) {
 /* Makes one such call, and returns its status. */
 #define LS_ON_DEVICE(comm, on, call) (ls_comm_use_device(comm, on), ls_comm_after_device(comm, call))
 
-/* Allocates memory of this kind on a device. Returns NULL with an error. */
+/* Allocates memory of the kind `kind` on a device. Returns NULL with an error. */
 ls_storage *ls_storage_for(const char *call, const ls_device *device, size_t bytes, ls_memory_kind kind);
 
-/* Adds a reference to a storage, and drops a reference. ls_storage_forget allows NULL. */
+/* Add and drop a reference to a storage. ls_storage_forget allows NULL. */
 ls_storage *ls_storage_hold(ls_storage *storage);
 void ls_storage_forget(ls_storage *storage);
 

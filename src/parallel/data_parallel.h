@@ -154,8 +154,8 @@ void ls_data_parallel_restart_powersgd(ls_module *module);
 /*
  * means.c: warns if a loss divides a sum over samples by the count of a single rank. ls_means_check checks the sums
  * that a backward pass found on this rank. ls_means_compare compares state->factor over the ranks that have a factor.
- * Its arguments are the number of these ranks, the sum of the factors and the sum of their squares, or the means of
- * these three numbers over all ranks, and whether the factors are factors of means.
+ * It gets the number of these ranks, the sum of their factors and the sum of the squares, or the means of these three
+ * numbers over all ranks. `of_means` says whether the factors are factors of means.
  */
 void ls_means_check(ls_data_parallel_state *state, const ls_pass_findings *findings);
 void ls_means_compare(ls_data_parallel_state *state, double ranks, double sum, double sum_of_squares, bool of_means);
@@ -211,7 +211,7 @@ bool ls_data_parallel_is_sharded(const ls_module *module);
  */
 ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parameter);
 
-/* Keeps the module of a state alive for nodes on a tape, even once it has been freed, until called with false. */
+/* If `hold`, keeps the module of a state alive for nodes on a tape, even after it is freed. Otherwise, ends this. */
 void ls_data_parallel_hold(void *state, bool hold);
 
 /* The module's functions for a backward pass. Their user argument is the state. */

@@ -6,7 +6,7 @@
 
 enum { ELEMENTS = 1024 };
 
-/* Different weights detect samples in a different order. All weights are from 1 to 2. */
+/* The weights differ, so that the sum depends on the order of the samples. All weights are from 1 to 2. */
 static double weight_of(int64_t i) {
     return 1 + (double)((uint32_t)i * 2654435761U) * 0x1p-32;
 }
@@ -38,7 +38,7 @@ ls_status ls_fingerprint_of(const char *call, const ls_tensor *dense, ls_fingerp
     return LS_OK;
 }
 
-/* Infinity and NaN, as in a diverged training, count as equal to everything. */
+/* Fingerprints with infinity or NaN, as after a training run diverges, count as equal to all fingerprints. */
 bool ls_fingerprints_differ(ls_fingerprint a, ls_fingerprint b, ls_dtype dtype) {
     const double tolerance = dtype == LS_BF16 || dtype == LS_F16 ? 5e-3 : 1e-4;
     const double most = tolerance * fmax(a.magnitude, b.magnitude);

@@ -1,6 +1,6 @@
 /*
  * Fingerprints of tensors that must be equal on all ranks. Ranks may round differently, for example on different
- * devices, so a fingerprint tolerates small differences, which a hash would not.
+ * devices, so a fingerprint, unlike a hash, tolerates small differences.
  */
 #ifndef LS_PARALLEL_FINGERPRINT_H
 #define LS_PARALLEL_FINGERPRINT_H

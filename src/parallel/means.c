@@ -18,8 +18,8 @@
 enum { LEAST_REPEATS = 4 };
 
 /*
- * How far the factors of means may differ: the largest variance, as a part of the squared mean. The factors may be
- * rounded to bf16, and the ranks exchange them as f32.
+ * The largest variance of equal factors, relative to their squared mean, for sums and for means. Factors of means may
+ * be rounded to bf16, and the ranks exchange them as f32.
  */
 static const double SUMS_DIFFER = 1e-8, MEANS_DIFFER = 1e-5;
 

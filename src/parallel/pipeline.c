@@ -430,7 +430,7 @@ static ls_status agree_on_rows(step *t) {
     const ls_status own = check_step(t);
     ls_saved_error cause;
     ls_error_save(&cause);
-    int64_t known[KNOWN]; /* only one stage, or no stage, knows a property, except TAKE_PART */
+    int64_t known[KNOWN]; /* at most one stage knows a property, except TAKE_PART */
     for (int i = 0; i < KNOWN; i++) {
         known[i] = i != TAKE_PART ? INT64_MAX : own == LS_OK;
     }

@@ -165,7 +165,7 @@ static ls_status end_gradient_in(message *m) {
         status = ls_comm_recv(m->comm, cause, sizeof cause, LS_U8, m->peer, gradient_tag(m), NULL);
         cause[sizeof cause - 1] = '\0';
         status = status != LS_OK ? status : ls_fail(LS_ERR_MISMATCH, "ls_backward: rank %d failed: %s", m->peer, cause);
-    } else if (status == LS_ERR_TIMEOUT) { /* the message of the communicator names the tag of the gradient */
+    } else if (status == LS_ERR_TIMEOUT) { /* the communicator's error names the internal tag of the gradient message */
         status =
             ls_fail(status,
                     "ls_backward: rank %d did not send the gradient of the message with tag %d within the timeout: "

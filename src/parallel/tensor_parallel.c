@@ -166,8 +166,8 @@ static ls_module *linear(const char *call, const ls_module_type *type, ls_comm *
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
 /*
- * Returns a tensor that must be equal on all ranks if the ranks compare it in this forward pass, otherwise NULL.
- * Reading elements from a device waits for its stream, so tensors on devices are compared only sometimes.
+ * Returns `tensor`, which must be equal on all ranks, if the ranks compare it in this forward pass; otherwise NULL.
+ * Reading elements from a device waits for its stream, so tensors on devices are compared only in some passes.
  */
 static const ls_tensor *replica(parallel_state *state, const ls_tensor *tensor) {
     enum { FIRST = 8, EVERY = 64 };
@@ -349,7 +349,7 @@ static ls_tensor *embedding_forward(ls_module *self, ls_tensor *input) {
     const parallel_state *state = self->state;
     ls_tensor *index = read_index(input);
     ls_tensor *rows = index != NULL ? own_rows(state, index) : NULL;
-    /* if `rows` is NULL, this notifies the other ranks */
+    /* if `rows` is NULL, this call notifies the other ranks */
     ls_tensor *sum = add_up(state, rows, index, "ls_nn_parallel_embedding: the index");
     ls_tensor_drop(index);
     return sum;

@@ -275,9 +275,9 @@ bool ls_scope_explains_null(const ls_thread_state *thread);
  * Fails because an argument of a call is NULL: `format` names the call and the argument. The call that should have
  * created the argument may have failed, or the caller passed NULL itself.
  *
- * - If a call that returns a tensor has failed in the innermost scope, its error is the cause: it stays.
+ * - If a call that returns a tensor has failed in the innermost scope, its error is the cause, and stays.
  * - If another call has failed in this scope (or in the thread, if no scope is open), the message is this error,
- *   followed by "NAME is NULL", as of ls_fail_missing.
+ *   followed by "NAME is NULL", as in ls_fail_missing.
  * - Otherwise the caller caused the error.
  */
 ls_status ls_scope_fail_null(const char *format, ...) __attribute__((format(printf, 1, 2)));

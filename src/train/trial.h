@@ -216,7 +216,7 @@ static inline ls_callback *ls_callback_set_identify(ls_callback *callback, ls_ca
  */
 ls_status ls_callback_set_saved(const ls_callback *callback, ls_optimizer *optimizer, const ls_named *tensors,
                                 int count);
-/* Fails with LS_ERR_STATE if the callback, number `i` of an array, was freed. */
+/* Fails with LS_ERR_STATE if the callback with index `i` in its array was freed. */
 ls_status ls_callback_check_here(const char *call, const ls_callback *callback, int i);
 /* Fails if the number of callbacks is negative, or if the array is missing. */
 ls_status ls_callbacks_check_list(const char *call, ls_callback *const *callbacks, int count);

@@ -203,7 +203,7 @@ void ls_messages_limit(ls_engine *engine, size_t bytes);
 /* Withdraws all messages that use the program's memory, and their headers. */
 void ls_messages_withdraw(ls_engine *engine);
 
-/* Returns true if a send has not finished and its receiver is not known to be gone. */
+/* Returns true if a send has not finished and its receiver may still be connected. */
 bool ls_messages_are_unsent(const ls_engine *engine);
 
 void ls_messages_free(ls_engine *engine);

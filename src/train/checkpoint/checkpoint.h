@@ -85,7 +85,7 @@ bool ls_state_has_layout(const ls_optimizer *optimizer, const ls_module *model, 
                          const ls_tensor *parameter);
 /* Adds the tensors of a file as complete tensors. */
 ls_status ls_part_layout_add_file(ls_part_layout *layout, const char *folder, const char *of, int rank);
-/* Adds the tensors of a model that are missing in `wanted`, as complete tensors: parameters first, then buffers. */
+/* Adds the tensors of a model that are missing from `wanted`, as complete tensors: parameters first, then buffers. */
 ls_status ls_part_layout_add_rest(ls_part_layout *wanted, const ls_part_layout *layout);
 /* Returns whether the layout has parts of the file `of`. */
 bool ls_part_layout_has(const ls_part_layout *layout, const char *of);
@@ -182,7 +182,7 @@ ls_status ls_folder_delete(const char *path);
 /* Returns whether the folder contains a manifest, as every checkpoint does. */
 bool ls_checkpoint_is_one(const char *folder);
 
-/* Reads the name to which the link `name` in the folder leads, or "" if there is no link. */
+/* Reads the target of the symbolic link `name` in the folder into `led`; "" if there is no link. */
 ls_status ls_folder_link(const char *folder, const char *name, char led[NAME_MAX + 1]);
 
 /* Removes the checkpoint `name` from the folder. Renames it first, so that a checkpoint is always complete or
@@ -273,7 +273,7 @@ bool ls_checkpoint_temporary(char temporary[NAME_MAX + 1], const char *name, uin
 ls_status ls_checkpoint_place(ls_checkpoint *snapshot, const char *parent, const char *name, uint64_t nonce);
 
 /*
- * ls_part_name writes "NAME.safetensors" for rank -1, and otherwise "NAME-0001.safetensors". ls_part_path writes the
+ * ls_part_name writes "NAME.safetensors" for rank -1, and "NAME-0001.safetensors" for rank 1. ls_part_path writes the
  * path of this file in a folder, like ls_path_join.
  */
 void ls_part_name(char file[LS_FILE_NAME_LIMIT], const char *name, int rank);

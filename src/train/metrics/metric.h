@@ -117,7 +117,7 @@ ls_status ls_tally_resize(ls_tally *tally, size_t count);
 ls_status ls_tally_settle(ls_tally *tally, size_t count, const ls_trial_state *state);
 /* Raises the count to the value that it has at the start of a pass. A larger count stays unchanged. */
 ls_status ls_tally_begin(ls_tally *tally);
-/* Merges the numbers of another rank or slice. Numbers without `merge` are added element by element from `first` on. */
+/* Merges the numbers of another rank or slice. Without `merge`, adds the elements from index `first` on. */
 ls_status ls_tally_add(ls_tally *tally, const double *numbers, size_t count, size_t first);
 void ls_tally_free(ls_tally *tally);
 

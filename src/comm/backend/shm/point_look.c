@@ -26,7 +26,7 @@ static const char *describe_waiting(const ls_shm *shm, const ls_call *call, char
     return text;
 }
 
-/* Does the same for a partner that is alive. If the partner is in a send, too, adds what the program can change. */
+/* Same as describe_waiting, for a partner that is alive. If the partner's latest call is a send, too, adds a remedy. */
 static const char *describe_silence(const ls_shm *shm, const ls_call *call, char text[MORE_CAPACITY]) {
     describe_waiting(shm, call, text);
     if (text[0] == '\0' && ls_call_sends(call) && call->waits) {
@@ -36,7 +36,7 @@ static const char *describe_silence(const ls_shm *shm, const ls_call *call, char
     return text;
 }
 
-/* The timeout is over. Other ranks may be in other calls, and learn that this rank gave up. */
+/* Fails after the timeout. Notifies the other ranks, which may be in other calls, that this rank gave up. */
 static ls_status fail_silent(ls_shm *shm, const ls_call *call) {
     const double seconds = (double)shm->timeout_ns * 1e-9;
     if (!ls_call_sends(call)) {

@@ -291,8 +291,8 @@ ls_status ls_shm_sleep(ls_shm *shm, ls_shm_condition *met, const void *context);
  * another rank has already revoked it. Returns the status of the revocation. */
 ls_status ls_shm_abort(ls_shm *shm, ls_status status, int failed_rank);
 
-/* Does the same after a failure of a send or receive, which only this rank has made. Tells the other ranks that this
- * rank gave up, and why. This rank keeps its error. */
+/* Same as ls_shm_abort, after a failed send or receive, which is not a call of all ranks. Notifies the other ranks that
+ * this rank gave up, and why. This rank keeps its error. */
 ls_status ls_shm_give_up(ls_shm *shm, ls_status status, int failed_rank);
 
 /* Fails `call` because the rank has left or died. `more` is appended to the message. */

@@ -121,7 +121,7 @@ ls_status ls_shm_abort(ls_shm *shm, ls_status status, int failed_rank) {
     return repeat_failure(shm);
 }
 
-/* Sets this thread's error to `message` with the addition that this rank gave up. */
+/* Sets this thread's error to `message`, and inserts after the name of the call that this rank gave up. */
 static void say_gave_up(const ls_shm *shm, ls_status status, const char *message) {
     const char *reason = strstr(message, ": ");
     const int call = reason != NULL ? (int)(reason - message) : 0;
