@@ -28,4 +28,7 @@ ls_status ls_comm_fail_missing(const char *call);
 /* Returns the setting of ls_comm_set_any_order. */
 bool ls_comm_has_any_order(const ls_comm *comm);
 
+/* Records that only the library calls this communicator, so ls_finalize does not report its unfinished calls. */
+void ls_comm_set_internal(ls_comm *comm);
+
 #endif

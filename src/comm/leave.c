@@ -65,7 +65,7 @@ static void refuse_calls(ls_comm *comm, ls_leave_reason reason) {
 static void warn_unfinished(const ls_comm *comm) {
     ls_work_warn_unfinished(comm, "ls_finalize");
     for (const ls_comm *part = comm->splits; part != NULL; part = part->next_split) {
-        if (!ls_comm_is_busy(part)) { /* otherwise another thread uses it */
+        if (!part->internal && !ls_comm_is_busy(part)) { /* a busy communicator is in use by another thread */
             ls_work_warn_unfinished(part, "ls_finalize");
         }
     }

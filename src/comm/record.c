@@ -118,6 +118,10 @@ void ls_comm_set_check(ls_comm *comm, uint64_t number) {
     comm->check = number;
 }
 
+void ls_comm_set_internal(ls_comm *comm) {
+    comm->internal = true;
+}
+
 ls_comm *ls_comm_hold(ls_comm *comm) {
     atomic_fetch_add_explicit(&comm->references, 1, memory_order_relaxed);
     return comm;

@@ -79,6 +79,7 @@ struct ls_comm {
     struct ls_comm *next_split; /* next communicator that was split from the same root */
     int *origins;     /* on a split communicator: the ranks' numbers in the whole; NULL if they are the same */
     bool adopted;     /* the whole is the program's own MPI communicator instead of the world */
+    bool internal;    /* the program has no works of the communicator: see ls_comm_set_internal */
     ls_status failed; /* LS_OK until a failed call has revoked the communicator */
     char message[LS_ERROR_CAPACITY];
 };

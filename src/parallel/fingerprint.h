@@ -9,8 +9,8 @@
 #include "tensor/tensor.h"
 
 typedef struct ls_fingerprint {
-    float sum;       /* weighted sum of some elements */
-    float magnitude; /* the same sum over absolute values */
+    float sum;       /* weighted sum of some elements; for integers, a part of a hash */
+    float magnitude; /* the same sum over absolute values; for integers, another part of the hash */
 } ls_fingerprint;
 
 /* Computes the fingerprint of up to 1024 elements at equal distances. `dense` is contiguous, on any device. */

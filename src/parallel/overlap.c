@@ -3,6 +3,7 @@
 #include "autograd/captured_step.h"
 #include "base/memory.h"
 #include "base/wait.h"
+#include "comm/hold.h"
 #include "comm/meter.h"
 #include "parallel/averaging.h"
 
@@ -410,6 +411,7 @@ ls_status ls_overlap_open(ls_data_parallel_state *state) {
     overlap->completed = arrays + 3 * count;
     for (int i = 0; i < LS_BUCKET_COMMS; i++) {
         LS_TRY(ls_comm_split(state->comm, 0, ls_comm_rank(state->comm), &overlap->bucket_comms[i]));
+        ls_comm_set_internal(overlap->bucket_comms[i]);
     }
     overlap->on = true;
     return LS_OK;

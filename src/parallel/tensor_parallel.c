@@ -349,6 +349,9 @@ static ls_tensor *embedding_forward(ls_module *self, ls_tensor *input) {
     const parallel_state *state = self->state;
     ls_tensor *index = read_index(input);
     ls_tensor *rows = index != NULL ? own_rows(state, index) : NULL;
+    if (rows == NULL && input != NULL) {
+        (void)ls_scope_failed(); /* the error explains why `rows` is NULL */
+    }
     /* if `rows` is NULL, this call notifies the other ranks */
     ls_tensor *sum = add_up(state, rows, index, "ls_nn_parallel_embedding: the index");
     ls_tensor_drop(index);

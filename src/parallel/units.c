@@ -323,6 +323,7 @@ ls_status ls_units_open(ls_shards *shards, bool overlaps) {
     LS_TRY(list_ranges(shards));
     if (shards->stage >= 2 && overlaps) {
         LS_TRY(ls_comm_split(shards->comm, 0, shards->base.rank, &shards->private_comm));
+        ls_comm_set_internal(shards->private_comm);
         shards->settle = ls_units_settle;
     }
     if (shards->stage >= 2) { /* the old memory of the parameters, before the new layout */

@@ -440,6 +440,24 @@ static ls_status different_samples(ls_comm *world, ls_dtype dtype, int64_t rows,
     return ls_scope_end(scope);
 }
 
+/* The index of a parallel embedding is compared exactly, and its errors name no other layer. */
+static ls_status different_indices(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_module *model = ls_nn_parallel_embedding(world, ROWS, 3);
+    ls_tensor *same = ls_full(LS_SHAPE(64), LS_I64, 1);
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    ls_tensor *index =
+        last ? ls_concat((ls_tensor *[]){ls_narrow(same, 0, 0, 63), ls_zeros(LS_SHAPE(1), LS_I64)}, 2, 0) : same;
+    LS_TRY(step_in_scope(model, same));
+    LS_CHECK((step_in_scope(model, index) == LS_OK) == (ls_comm_size(world) == 1));
+    LS_CHECK(step_in_scope(model, ls_full(LS_SHAPE(64), LS_I64, 1000)) == LS_ERR_ARGUMENT);
+    LS_EXPECT_MESSAGE("ls_nn_parallel_embedding: index 1000 is not one of");
+    LS_CHECK(strstr(ls_error_message(), "is NULL") == NULL);
+    LS_TRY(step_in_scope(model, same));
+    ls_module_free(model);
+    return ls_scope_end(scope);
+}
+
 static ls_status different_seeds(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_ones(LS_SHAPE(BATCH, IN), LS_F32);
@@ -526,6 +544,7 @@ ls_status rank_test(ls_comm *world) {
         LS_TRY(different_samples(world, i % 2 != 0 ? LS_F64 : LS_F32, i % 4 < 2 ? BATCH : 1000, i >= 4));
     }
     LS_TRY(different_seeds(world));
+    LS_TRY(different_indices(world));
     LS_TRY(divided_batches(world));
     LS_TRY(sharded_gradients(world));
     return ls_comm_barrier(world, NULL);

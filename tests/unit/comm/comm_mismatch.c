@@ -257,6 +257,12 @@ TEST(threads_have_the_timeout) {
     unsetenv("LOCKSTEP_TIMEOUT");
 }
 
+static ls_status fail_with_another_status(ls_comm *world, void *argument) {
+    (void)argument;
+    (void)ls_error_set(LS_ERR_IO, "rank %d has no file", ls_comm_rank(world));
+    return ls_comm_rank(world) == 1 ? LS_ERR_STATE : LS_OK;
+}
+
 TEST(threads_as_ranks) {
     int ranks[9] = {0};
     assert_int_equal(ls_run_threads(9, note_rank, ranks), LS_OK);
@@ -267,6 +273,8 @@ TEST(threads_as_ranks) {
     assert_string_equal(ls_error_message(), "rank 1 does not like it");
     assert_int_equal(ls_run_threads(3, fail_silently, NULL), LS_ERR_FORMAT);
     assert_string_equal(ls_error_message(), "ls_run_threads: rank 1 of 3: its function returned LS_ERR_FORMAT");
+    assert_int_equal(ls_run_threads(3, fail_with_another_status, NULL), LS_ERR_STATE);
+    assert_string_equal(ls_error_message(), "rank 1 has no file");
     assert_int_equal(ls_run_threads(3, free_on_some, NULL), LS_ERR_PEER);
     expect_message("ls_comm_barrier #1: rank 1 (process ");
     expect_message(") left without making this call");

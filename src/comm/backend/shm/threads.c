@@ -43,7 +43,7 @@ static ls_status run_rank(thread_rank *self) {
     ls_log_set_rank(self->join.rank);
     const uint32_t errors = ls_error_count;
     const ls_status status = self->function(world, self->argument);
-    if (status != LS_OK && (ls_error_count == errors || ls_error_status() != status)) {
+    if (status != LS_OK && ls_error_count == errors) {
         (void)ls_fail(status, "ls_run_threads: rank %d of %d: its function returned %s", self->join.rank,
                       self->join.size, ls_status_name(status));
     }
