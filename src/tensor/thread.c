@@ -132,11 +132,7 @@ bool ls_scope_explains_null(const ls_thread_state *thread) {
 
 ls_status ls_scope_fail_null(const char *format, ...) {
     const ls_thread_state *thread = ls_thread();
-    if (thread == NULL) {
-        return ls_error_status();
-    }
-    if (thread->scope != &thread->root && thread->scope->status != LS_OK) {
-        ls_error_restore(thread->scope->status, thread->scope->message);
+    if (thread == NULL || (thread->scope != &thread->root && thread->scope->status != LS_OK)) {
         return ls_error_status();
     }
     char what[LS_ERROR_CAPACITY];
