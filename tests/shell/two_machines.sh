@@ -99,8 +99,10 @@ for rank in 1 2; do
     ends 0 1
     check "kill -9 on rank $rank in training: the same status on both" is "$statuses" "137 137"
     cat err.0 err.1 >err
-    check "kill -9 on rank $rank in training: one sentence on each, which names it" is \
-        "$(wc -l <err) $(grep -c "^lockstep: rank $rank (pid [0-9]*.*) $killed; [12] ranks* here w[a-z]* terminated$" err)" "2 2"
+    check "kill -9 on rank $rank in training: each launcher names it in one sentence" is \
+        "$(grep -c '^lockstep: ' err) $(grep -c "^lockstep: rank $rank (pid [0-9]*.*) $killed; [12] ranks* here w[a-z]* terminated$" err)" "2 2"
+    # On a busy machine, a rank may report the death before its launcher terminates it.
+    check "kill -9 on rank $rank in training: no line names another cause" is "$(grep -vc "rank $rank " err)" 0
 done
 
 # ---- several ranks on each ----
