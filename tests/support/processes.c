@@ -1,6 +1,12 @@
 #include "tests/support/processes.h"
 
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,6 +62,17 @@ static void kill_self(int signal_number) {
 void process_kill_self_in(int milliseconds) {
     signal(SIGALRM, kill_self);
     setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {milliseconds / 1000, milliseconds % 1000 * 1000}}, NULL);
+}
+
+bool process_forbid_reading(void) {
+    struct sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {.len = sizeof steps / sizeof *steps, .filter = steps};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 const char *process_failure(const char *file, int line, const char *expression) {

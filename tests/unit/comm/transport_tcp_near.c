@@ -6,15 +6,9 @@
  */
 #include "tests/support/unit.h"
 
-#include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stddef.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "tests/support/processes.h"
@@ -463,18 +457,6 @@ TEST(whose_process_ends_is_gone) {
     }
 }
 
-/* Forbids this thread to read the memory of other processes. */
-static bool forbid_reading(void) {
-    struct sock_filter steps[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    const struct sock_fprog program = {.len = sizeof steps / sizeof *steps, .filter = steps};
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
 static void count_socket_lines(ls_log_level level, int rank, const char *line, void *user) {
     (void)rank;
     *(int *)user += level == LS_LOG_INFO && strstr(line, "the memory of rank 0 cannot be read (Operation") != NULL;
@@ -484,7 +466,7 @@ static void *send_by_the_socket(void *argument) {
     (void)argument;
     tcp_net net;
     int lines = 0;
-    if (!forbid_reading()) {
+    if (!process_forbid_reading()) {
         return "this kernel forbids nothing";
     }
     ls_log_set_sink(count_socket_lines, &lines);
