@@ -177,16 +177,28 @@ static bool matters(const char *variable) {
     return false;
 }
 
+/* Checks LOCKSTEP_ALGORITHM for the backend, or for both kinds of backends if the ranks choose the backend. */
+static ls_status check_algorithms(const char *backend) {
+    ls_algorithm_setting settings[LS_OP_COUNT] = {{.excluded = 0}};
+    const bool shm = backend != NULL && strcmp(backend, "shm") == 0;
+    if ((shm || backend == NULL) && ls_algorithm_read(&ls_shm_algorithms, settings) == LS_OK) {
+        return LS_OK;
+    }
+    const ls_algorithm_list list = ls_engine_algorithms(backend);
+    return shm ? ls_error_status() : ls_algorithm_read(&list, settings);
+}
+
+static ls_status check_job(void) {
+    ls_job job;
+    LS_TRY(ls_job_read(&job, NULL));
+    LS_TRY(job.backend != NULL ? ls_made(ls_backend_find(job.backend)) : LS_OK);
+    return check_algorithms(job.backend);
+}
+
 /* Notes variables whose values would make a call of a program fail. */
 static void check_values(ls_doctor_report *report) {
-    ls_job job;
-    ls_algorithm_setting settings[LS_OP_COUNT];
-    const ls_algorithm_list all = ls_engine_algorithms(NULL);
     const char *device = ls_environment_text("LOCKSTEP_DEVICE");
-    if (ls_job_read(&job, NULL) != LS_OK || (job.backend != NULL && ls_backend_find(job.backend) == NULL)) {
-        ls_report_note(report, "a program started in this environment cannot join its job: %s", ls_error_message());
-    }
-    if (ls_algorithm_read(&all, settings) != LS_OK) {
+    if (check_job() != LS_OK) {
         ls_report_note(report, "a program started in this environment cannot join its job: %s", ls_error_message());
     }
     if (device != NULL && ls_device_find("LOCKSTEP_DEVICE", device) == NULL) {

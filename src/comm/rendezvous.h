@@ -55,6 +55,14 @@ ls_status ls_environment_number(const char *name, long low, long high, int *numb
 /* Sets the URL of a store at the given host. An IPv6 address may be given with or without brackets. */
 void ls_job_set_place(ls_job *job, const char *host, int port);
 
+/* The launcher of an MPI library, for messages, and the names of the variables that it sets. */
+typedef struct ls_mpi_launcher {
+    const char *name, *rank, *size, *local_rank, *local_size;
+} ls_mpi_launcher;
+
+/* Returns the MPI launcher that started this process; NULL if there is none. */
+const ls_mpi_launcher *ls_mpi_launcher_find(void);
+
 /* Returns true if srun started this process as one of its tasks. A batch script is not part of a step, so it is not
  * a task. */
 bool ls_slurm_is_here(void);

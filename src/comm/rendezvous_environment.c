@@ -119,18 +119,13 @@ static ls_status read_master(ls_job *job) {
     return LS_OK;
 }
 
-/* The variables that the launchers of MPI libraries set. */
-typedef struct launcher {
-    const char *rank, *size, *local_rank, *local_size;
-} launcher;
-
-static const launcher launchers[] = {
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+static const ls_mpi_launcher launchers[] = {
+    {"mpirun of Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"mpirun of MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 };
 
-/* Returns the launcher that started this process; NULL if there is none. */
-static const launcher *find_launcher(void) {
+const ls_mpi_launcher *ls_mpi_launcher_find(void) {
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
         if (ls_environment_text(launchers[i].rank) != NULL && ls_environment_text(launchers[i].size) != NULL) {
             return &launchers[i];
@@ -176,7 +171,7 @@ static ls_status refuse_pmix(void) {
  * separate job. `lockstep run` and torchrun, which set WORLD_SIZE themselves, may run as processes of such a launcher.
  */
 static ls_status check_alone(const ls_job *job) {
-    const launcher *mpi = find_launcher();
+    const ls_mpi_launcher *mpi = ls_mpi_launcher_find();
     const bool slurm = mpi == NULL && ls_slurm_is_here();
     const char *name = mpi != NULL ? mpi->size : slurm ? "SLURM_STEP_NUM_TASKS" : "PMIX_RANK";
     const char *text = ls_environment_text(name);
@@ -201,7 +196,7 @@ ls_status ls_job_check_mpi_backend(const char *backend, const char *otherwise) {
 
 /* Reads the job from MPI's variables. The ranks of an MPI job already know each other, so they need no store. */
 static ls_status read_mpi(ls_job *job, const ls_init_options *options) {
-    const launcher *found = find_launcher();
+    const ls_mpi_launcher *found = ls_mpi_launcher_find();
     if (found == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "init is mpi://, but no MPI launcher started this process: mpirun sets neither "
                                         "OMPI_COMM_WORLD_RANK nor PMI_RANK");
@@ -261,7 +256,7 @@ ls_status ls_job_read(ls_job *job, const ls_init_options *options) {
     }
     if (options->init == NULL && options->world_size == 0 && ls_environment_text("RANK") == NULL &&
         ls_environment_text("WORLD_SIZE") == NULL) {
-        if (find_launcher() != NULL) {
+        if (ls_mpi_launcher_find() != NULL) {
             return read_mpi(job, options);
         }
         if (!slurm_counts()) {

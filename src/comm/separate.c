@@ -14,33 +14,27 @@ void ls_joined(void) {
     atomic_store_explicit(&done, true, memory_order_relaxed);
 }
 
-/* Returns the number of processes that `lockstep run` started, or NULL for a single process and on ranks other than
- * 0. */
-static const char *launched_processes(void) {
-    const char *rank = ls_environment_text("RANK");
-    const char *size = ls_environment_text("WORLD_SIZE");
-    const bool speaks = ls_environment_text("LOCKSTEP_LAUNCH") != NULL && rank != NULL && strcmp(rank, "0") == 0 &&
-                        size != NULL && strcmp(size, "1") != 0;
+/* Returns the number of processes that a launcher started, from its variables. Returns NULL for a single process, and
+ * on ranks other than 0. */
+static const char *several_processes(const char *rank_name, const char *size_name) {
+    const char *rank = ls_environment_text(rank_name), *size = ls_environment_text(size_name);
+    const bool speaks = rank != NULL && strcmp(rank, "0") == 0 && size != NULL && strcmp(size, "1") != 0;
     return speaks ? size : NULL;
 }
 
-/* The variables that the mpirun of an MPI library sets. */
-typedef struct launcher_names {
-    const char *launcher, *size, *rank;
-} launcher_names;
+/* Does the same for `lockstep run`. */
+static const char *launched_processes(void) {
+    return ls_environment_text("LOCKSTEP_LAUNCH") != NULL ? several_processes("RANK", "WORLD_SIZE") : NULL;
+}
 
 void ls_warn_mpi_is_alone(void) {
-    static const launcher_names all[] = {{"mpirun of Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-                                         {"mpirun of MPICH", "PMI_SIZE", "PMI_RANK"}};
+    const ls_mpi_launcher *mpi = ls_mpi_launcher_find();
     const char *launcher = "`lockstep run`", *size = launched_processes();
-    for (size_t i = 0; size == NULL && i < sizeof all / sizeof *all; i++) {
-        const char *rank = ls_environment_text(all[i].rank);
-        if (rank != NULL && strcmp(rank, "0") == 0) {
-            launcher = all[i].launcher;
-            size = ls_environment_text(all[i].size);
-        }
+    if (size == NULL && mpi != NULL) {
+        launcher = mpi->name;
+        size = several_processes(mpi->rank, mpi->size);
     }
-    if (size != NULL && strcmp(size, "1") != 0) {
+    if (size != NULL) {
         ls_log_write(LS_LOG_WARNING,
                      "ls_comm_from_mpi: %s started %s processes, but MPI connects only this one: each process trains "
                      "its own model; start the program with the mpirun of the MPI library that it is linked with",

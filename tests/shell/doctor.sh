@@ -124,7 +124,15 @@ check "the key is said to be set" says out "^  LOCKSTEP_KEY  *(set, not shown)\$
 check "and not shown" is "$(cat out err | grep -c "$secret")" 0
 check "half an environment of a job is noted" says out "note: .*cannot join its job: MASTER_ADDR is not set"
 check "which breaks nothing" is "$status" 0
-LOCKSTEP_INTERFACE=lo launch doctor </dev/null
+LOCKSTEP_ALGORITHM=allreduce:nosuch LOCKSTEP_DEVICE=nosuch launch doctor </dev/null
+check "an algorithm that no backend has is noted" says out "note: .*cannot join its job: .*'nosuch' for allreduce"
+check "a device that does not exist is noted" says out 'note: .*cannot create tensors: .*no device "nosuch"'
+LOCKSTEP_ALGORITHM=allreduce:native LOCKSTEP_BACKEND=shm launch doctor </dev/null
+check "an algorithm that the chosen backend lacks is noted" says out "note: .*cannot join its job: .*shm has no algorithm"
+LOCKSTEP_BACKEND=nosuch launch doctor </dev/null
+check "a backend that does not exist is noted" says out 'note: .*cannot join its job: there is no backend "nosuch"'
+LOCKSTEP_ALGORITHM=allreduce:chunks LOCKSTEP_INTERFACE=lo launch doctor </dev/null
+check "an algorithm that only shm has is not noted" is "$(grep -c 'cannot join' out)" 0
 check "LOCKSTEP_INTERFACE counts" says out "^  other machines  *lo (127.0.0.1), as LOCKSTEP_INTERFACE says\$"
 LOCKSTEP_INTERFACE=nosuch0 launch doctor </dev/null
 check "a LOCKSTEP_INTERFACE that is not there: 1" is "$status" 1
