@@ -147,16 +147,16 @@ static int eager(void) {
 
 /*
  * Rank 1 calls ls_finalize while its large message on a split communicator is in flight, and then overwrites the
- * buffer.
+ * buffer. If `late` is set, rank 0 receives the message only after the timeout of rank 1's ls_finalize.
  */
-static int sending(void) {
+static int sending(bool late) {
     ls_work *work = NULL;
     ls_status status = ls_comm_split(world, 0, 0, &part);
     if (rank == 1 && status == LS_OK) {
         numbers[0] = numbers[LARGE - 1] = 1;
         status = ls_comm_send(part, numbers, LARGE, LS_F32, 0, 0, &work);
     } else if (rank == 0 && status == LS_OK) {
-        pass_time(300);
+        pass_time(late ? 3500 : 300);
         status = ls_comm_recv(part, numbers, LARGE, LS_F32, 1, 0, NULL);
     }
     tell("", status);
@@ -164,7 +164,7 @@ static int sending(void) {
     if (rank == 1) {
         status = ls_work_wait(work); /* the wait fails, and releases the buffer */
         numbers[0] = numbers[LARGE - 1] = 2;
-        pass_time(500);
+        pass_time(late ? 3000 : 500);
     } else if (rank == 0 && status == LS_OK && (numbers[0] != 1 || numbers[LARGE - 1] != 1)) {
         return tell("wrong data ", LS_OK);
     }
@@ -292,7 +292,7 @@ int main(int argc, char **argv) {
         return wrong_tag((size_t)atoi(argv[2]));
     }
     if (strcmp(argv[1], "sending") == 0) {
-        return sending();
+        return sending(strcmp(argv[2], "late") == 0);
     }
     if (strcmp(argv[1], "eager") == 0) {
         return eager();

@@ -271,8 +271,9 @@ ls_status ls_shm_point_poll(ls_shm *shm, bool *moved) {
 
 /* ---- sends of a rank that waits in ls_finalize ------------------------------------------------------------------- */
 
+/* After a failure, the program may free the buffers, so queued messages are not sent. */
 static bool has_queued_sends(const ls_shm *shm) {
-    for (int rank = 0; rank < shm->size; rank++) {
+    for (int rank = 0; rank < shm->size && !ls_shm_is_revoked(shm); rank++) {
         if (shm->point.lanes[rank].first != NULL && ls_shm_left(shm, rank) == LS_LEAVE_NONE) {
             return true;
         }
@@ -281,27 +282,22 @@ static bool has_queued_sends(const ls_shm *shm) {
 }
 
 void ls_shm_point_send_on(ls_shm *shm) {
-    atomic_store(&shm->ranks[shm->rank].sending, has_queued_sends(shm));
+    atomic_store(&shm->ranks[shm->rank].sends, has_queued_sends(shm) ? LS_SHM_SENDS_QUEUED : LS_SHM_SENDS_ANNOUNCED);
 }
 
 bool ls_shm_point_advance_sends(void *state) {
     ls_shm *shm = state;
     bool moved = false;
-    if (atomic_load(&shm->ranks[shm->rank].sending) == 0) {
-        return false;
-    }
     for (int rank = 0; rank < shm->size && !ls_shm_is_revoked(shm); rank++) {
         push(shm, rank, &moved);
     }
-    if (ls_shm_is_revoked(shm) || !has_queued_sends(shm)) {
-        ls_shm_point_withdraw_sends(shm);
-    }
-    return atomic_load(&shm->ranks[shm->rank].sending) != 0;
+    ls_shm_point_send_on(shm);
+    return atomic_load(&shm->ranks[shm->rank].sends) == LS_SHM_SENDS_QUEUED;
 }
 
 void ls_shm_point_withdraw_sends(void *state) {
     ls_shm *shm = state;
-    atomic_store(&shm->ranks[shm->rank].sending, 0); /* waiting ranks poll it regularly */
+    atomic_store(&shm->ranks[shm->rank].sends, LS_SHM_SENDS_WITHDRAWN); /* waiting ranks poll it regularly */
 }
 
 /* ---- sends and receives ------------------------------------------------------------------------------------------ */

@@ -47,14 +47,25 @@ typedef struct ls_shm_cell {
     unsigned char payload[LS_SHM_PAYLOAD];
 } ls_shm_cell;
 
+/*
+ * The sends of a rank that has called ls_finalize. Queued: some messages wait for room, and the rank still sends them.
+ * Announced: other ranks may still read the messages that the rank has announced. Withdrawn: ls_finalize has ended, so
+ * the program may have freed the buffers.
+ */
+typedef enum ls_shm_final_sends {
+    LS_SHM_SENDS_ANNOUNCED = 0,
+    LS_SHM_SENDS_QUEUED,
+    LS_SHM_SENDS_WITHDRAWN
+} ls_shm_final_sends;
+
 /* The data of a rank that other ranks need. */
 typedef struct ls_shm_rank {
     _Alignas(128) _Atomic uint32_t left; /* an ls_leave_reason, set when the rank makes no more calls */
     int32_t process;
-    _Atomic int32_t core;     /* core on which the rank ran at its latest wait */
-    _Atomic uint32_t asleep;  /* or about to sleep */
-    uint64_t process_space;   /* inode of its PID namespace, in which its PID is valid */
-    _Atomic uint32_t sending; /* the rank has left, but still sends messages that wait for room: see ls_shm_sends_on */
+    _Atomic int32_t core;    /* core on which the rank ran at its latest wait */
+    _Atomic uint32_t asleep; /* or about to sleep */
+    uint64_t process_space;  /* inode of its PID namespace, in which its PID is valid */
+    _Atomic uint32_t sends;  /* an ls_shm_final_sends */
     uint64_t magic; /* address of a number that other ranks read to test whether they can read this rank's memory */
     _Alignas(64) _Atomic uint64_t latest; /* latest call: 256 times its number plus its operation; 0 if none */
     _Atomic uint64_t awaited; /* message that this rank has long been awaiting: 2^32 (sender + 1) + tag; 0 if none */
@@ -304,7 +315,8 @@ bool ls_shm_alive(const ls_shm *shm, int rank);
 /* Returns true if the rank may have freed its buffers. This is not the case for a rank that waits in ls_finalize. */
 static inline bool ls_shm_has_left(const ls_shm *shm, int rank) {
     const uint32_t left = atomic_load(&shm->ranks[rank].left);
-    return left != LS_LEAVE_NONE && left != LS_LEAVE_FINALIZED;
+    return left != LS_LEAVE_NONE &&
+           (left != LS_LEAVE_FINALIZED || atomic_load(&shm->ranks[rank].sends) == LS_SHM_SENDS_WITHDRAWN);
 }
 
 /* Returns the reason why the rank makes no more calls, or LS_LEAVE_NONE. */
@@ -314,7 +326,7 @@ static inline ls_leave_reason ls_shm_left(const ls_shm *shm, int rank) {
 
 /* Returns true if the rank waits in ls_finalize, and still sends messages that it began to send before. */
 static inline bool ls_shm_sends_on(const ls_shm *shm, int rank) {
-    return atomic_load(&shm->ranks[rank].sending) != 0 && ls_shm_alive(shm, rank);
+    return atomic_load(&shm->ranks[rank].sends) == LS_SHM_SENDS_QUEUED && ls_shm_alive(shm, rank);
 }
 
 /* Publishes which call this rank begins, for ranks that wait long for it. */
