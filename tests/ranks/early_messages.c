@@ -133,7 +133,7 @@ static ls_status of_another_size(ls_comm *world, float *values) {
  * sockets, rank 1 must not read the memory of rank 0, because such reads succeed without progress on rank 0.
  */
 static ls_status forgotten_sends(ls_comm *world, float *values) {
-    enum { MESSAGES = 40, KINDS = 3 };
+    enum { MESSAGES = 40, KINDS = 4 };
     ls_work *work[KINDS * MESSAGES];
     ls_comm *part = NULL;
     const int rank = ls_comm_rank(world);
@@ -145,10 +145,12 @@ static ls_status forgotten_sends(ls_comm *world, float *values) {
         LS_TRY(send_all(world, values, MESSAGES, LARGE, 8, work));
         LS_TRY(send_all(part, values, MESSAGES, MEDIUM, 9, work + MESSAGES));
         LS_TRY(send_all(part, values, MESSAGES, 1, 10, work + (ptrdiff_t)2 * MESSAGES));
+        LS_TRY(send_all(part, values, MESSAGES, LARGE, 11, work + (ptrdiff_t)3 * MESSAGES));
     } else if (rank == 1) {
         const char *backend = ls_comm_backend(world);
         (void)(strcmp(backend, "shm") != 0 && strcmp(backend, "mpi") != 0 && process_forbid_reading());
         usleep(50000); /* leaves time for rank 0 to call ls_finalize; the test does not depend on it */
+        LS_TRY(receive_all(part, values, MESSAGES, LARGE, 11));
         LS_TRY(receive_all(part, values, MESSAGES, 1, 10));
         LS_TRY(receive_all(part, values, MESSAGES, MEDIUM, 9));
         LS_TRY(receive_all(world, values, MESSAGES, LARGE, 8));
