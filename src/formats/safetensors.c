@@ -398,9 +398,9 @@ const ls_named_set *ls_safetensors_set(const ls_safetensors *file) {
     return file != NULL ? &file->tensors : &none;
 }
 
-/* Fails with LS_ERR_STATE if the file was freed. */
+/* Fails with LS_ERR_STATE if the file was freed. Returns false for NULL, without an error. */
 static bool is_here(const char *call, const ls_safetensors *file) {
-    return !file->freed || ls_fail_freed(call, "file", "ls_safetensors_free") == LS_OK;
+    return file != NULL && (!file->freed || ls_fail_freed(call, "file", "ls_safetensors_free") == LS_OK);
 }
 
 int ls_safetensors_count(const ls_safetensors *file) {
@@ -408,13 +408,11 @@ int ls_safetensors_count(const ls_safetensors *file) {
 }
 
 ls_named ls_safetensors_at(const ls_safetensors *file, int index) {
-    const bool here = file == NULL || is_here("ls_safetensors_at", file);
-    return here ? ls_named_set_at(ls_safetensors_set(file), index) : (ls_named){0};
+    return is_here("ls_safetensors_at", file) ? ls_named_set_at(&file->tensors, index) : (ls_named){0};
 }
 
 ls_tensor *ls_safetensors_find(const ls_safetensors *file, const char *name) {
-    const bool here = file == NULL || is_here("ls_safetensors_find", file);
-    return here ? ls_named_set_find(ls_safetensors_set(file), name) : NULL;
+    return is_here("ls_safetensors_find", file) ? ls_named_set_find(&file->tensors, name) : NULL;
 }
 
 const char *ls_safetensors_metadata_at(const ls_safetensors *file, int index, const char **value) {
@@ -429,7 +427,7 @@ const char *ls_safetensors_metadata_at(const ls_safetensors *file, int index, co
 }
 
 const char *ls_safetensors_metadata(const ls_safetensors *file, const char *key) {
-    if (file == NULL || key == NULL || !is_here("ls_safetensors_metadata", file)) {
+    if (key == NULL || !is_here("ls_safetensors_metadata", file)) {
         return NULL;
     }
     const char *own, *value;

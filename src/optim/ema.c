@@ -53,10 +53,12 @@ void ls_ema_free(ls_ema *ema) {
 /* ---- averaging --------------------------------------------------------------------------------------------------- */
 
 static ls_status check_here(const char *call, const ls_ema *ema) {
-    return !ema->freed ? LS_OK : ls_fail_freed(call, "average of the model", "ls_ema_free");
+    return ema == NULL   ? ls_fail_missing("%s: the averages", call)
+           : !ema->freed ? LS_OK
+                         : ls_fail_freed(call, "average of the model", "ls_ema_free");
 }
 
-/* Fails with LS_ERR_STATE while the averages are in the model, or if the object was freed. */
+/* Does the same, and fails with LS_ERR_STATE while the averages are in the model. */
 static ls_status check_unswapped(const char *call, const ls_ema *ema) {
     LS_TRY(check_here(call, ema));
     return !ema->swapped ? LS_OK
@@ -94,9 +96,6 @@ static ls_status average_all(ls_ema *ema) {
 
 ls_status ls_ema_update(ls_ema *ema) {
     ls_capture_refuse_here("ls_ema_update", LS_CAPTURE_STATE);
-    if (ema == NULL) {
-        return ls_fail_missing("ls_ema_update: the averages");
-    }
     LS_TRY(check_unswapped("ls_ema_update", ema));
     LS_TRY(ema->updates == 0 ? ls_snapshot_take("ls_ema_update", &ema->averages) : average_all(ema));
     ema->updates++;
@@ -114,9 +113,6 @@ static ls_status refresh(const char *call, const ls_ema *ema) {
 
 ls_status ls_ema_swap(ls_ema *ema) {
     ls_capture_refuse_here("ls_ema_swap", LS_CAPTURE_STATE);
-    if (ema == NULL) {
-        return ls_fail_missing("ls_ema_swap: the averages");
-    }
     LS_TRY(check_here("ls_ema_swap", ema));
     LS_TRY(refresh("ls_ema_swap", ema));
     LS_TRY(ls_snapshot_swap("ls_ema_swap", &ema->averages));
@@ -126,9 +122,6 @@ ls_status ls_ema_swap(ls_ema *ema) {
 
 ls_status ls_ema_put(ls_ema *ema) {
     ls_capture_refuse_here("ls_ema_put", LS_CAPTURE_STATE);
-    if (ema == NULL) {
-        return ls_fail_missing("ls_ema_put: the averages");
-    }
     LS_TRY(check_unswapped("ls_ema_put", ema));
     LS_TRY(refresh("ls_ema_put", ema));
     return ls_snapshot_put("ls_ema_put", &ema->averages);

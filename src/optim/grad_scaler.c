@@ -56,7 +56,9 @@ ls_grad_scaler *ls_grad_scaler_new(const ls_grad_scaler_options *options) {
 }
 
 ls_status ls_grad_scaler_check_here(const char *call, const ls_grad_scaler *scaler) {
-    return !scaler->freed ? LS_OK : ls_fail_freed(call, "scaler", "ls_grad_scaler_free");
+    return scaler == NULL   ? ls_fail_missing("%s: the scaler", call)
+           : !scaler->freed ? LS_OK
+                            : ls_fail_freed(call, "scaler", "ls_grad_scaler_free");
 }
 
 void ls_grad_scaler_free(ls_grad_scaler *scaler) {
@@ -83,10 +85,6 @@ ls_tensor *ls_grad_scaler_scale(const ls_grad_scaler *scaler, ls_tensor *loss) {
     ls_capture_refuse_here("ls_grad_scaler_scale",
                            "uses a scale that changes, which a replay does not notice: run the step without "
                            "ls_step_capture");
-    if (scaler == NULL) {
-        (void)ls_fail_missing("ls_grad_scaler_scale: the scaler");
-        return ls_scope_failed();
-    }
     if (ls_grad_scaler_check_here("ls_grad_scaler_scale", scaler) != LS_OK) {
         return ls_scope_failed();
     }
@@ -176,10 +174,8 @@ static unscaled *find(const ls_grad_scaler *scaler, const ls_optimizer *optimize
 }
 
 static ls_status check(const char *call, const ls_grad_scaler *scaler, const ls_optimizer *optimizer) {
-    if (scaler == NULL || optimizer == NULL) {
-        return ls_fail_missing("%s: the %s", call, scaler == NULL ? "scaler" : "optimizer");
-    }
     LS_TRY(ls_grad_scaler_check_here(call, scaler));
+    LS_TRY(optimizer != NULL ? LS_OK : ls_fail_missing("%s: the optimizer", call));
     LS_TRY(ls_optimizer_check_here(call, optimizer));
     return optimizer->type->step != NULL
                ? LS_OK
@@ -251,9 +247,6 @@ ls_status ls_grad_scaler_step(ls_grad_scaler *scaler, ls_optimizer *optimizer) {
 
 ls_status ls_grad_scaler_update(ls_grad_scaler *scaler) {
     ls_capture_refuse_here("ls_grad_scaler_update", LS_CAPTURE_STATE);
-    if (scaler == NULL) {
-        return ls_fail_missing("ls_grad_scaler_update: the scaler");
-    }
     LS_TRY(ls_grad_scaler_check_here("ls_grad_scaler_update", scaler));
     if (scaler->count == 0) {
         return ls_fail(LS_ERR_STATE,

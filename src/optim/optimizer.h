@@ -191,7 +191,7 @@ int ls_adam_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZ
  */
 bool ls_group_next_run(const ls_parameter_group *group, bool one_by_one, int *first, int *last);
 
-/* Fails with LS_ERR_STATE if the scaler was freed. */
+/* Fails with LS_ERR_STATE if the scaler was freed, and with ls_fail_missing if it is NULL. */
 ls_status ls_grad_scaler_check_here(const char *call, const ls_grad_scaler *scaler);
 /* Returns a pointer to whether the step with these gradients must be skipped, as ls_grad_scaler_unscale found.
  * Returns NULL before ls_grad_scaler_unscale. */

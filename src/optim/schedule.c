@@ -108,7 +108,9 @@ ls_schedule *ls_schedule_new(const ls_schedule *initial, ls_optimizer *optimizer
 }
 
 ls_status ls_schedule_check_here(const char *call, const ls_schedule *schedule) {
-    return schedule->type != NULL ? LS_OK : ls_fail_freed(call, "schedule", "ls_schedule_free");
+    return schedule == NULL         ? ls_fail_missing("%s: the schedule", call)
+           : schedule->type != NULL ? LS_OK
+                                    : ls_fail_freed(call, "schedule", "ls_schedule_free");
 }
 
 void ls_schedule_free(ls_schedule *schedule) {
@@ -139,9 +141,7 @@ static ls_status warm_up(ls_schedule *schedule, int64_t steps, double start) {
 }
 
 ls_schedule *ls_schedule_warm_up(ls_schedule *schedule, int64_t steps, double start) {
-    const ls_status status =
-        schedule != NULL ? warm_up(schedule, steps, start) : ls_fail_missing("ls_schedule_warm_up: the schedule");
-    if (status != LS_OK) {
+    if (warm_up(schedule, steps, start) != LS_OK) {
         ls_schedule_free(schedule);
         return NULL;
     }
@@ -169,9 +169,6 @@ static ls_status advance(ls_schedule *schedule, double metric) {
 
 ls_status ls_schedule_advance(ls_schedule *schedule) {
     ls_capture_refuse_here("ls_schedule_advance", LS_CAPTURE_STATE);
-    if (schedule == NULL) {
-        return ls_fail_missing("ls_schedule_advance: the schedule");
-    }
     LS_TRY(ls_schedule_check_here("ls_schedule_advance", schedule));
     if (schedule->type->look != NULL) {
         return ls_fail(LS_ERR_STATE, "ls_schedule_advance: %s needs a metric: call ls_schedule_advance_by",
@@ -182,9 +179,6 @@ ls_status ls_schedule_advance(ls_schedule *schedule) {
 
 ls_status ls_schedule_advance_by(ls_schedule *schedule, double metric) {
     ls_capture_refuse_here("ls_schedule_advance_by", LS_CAPTURE_STATE);
-    if (schedule == NULL) {
-        return ls_fail_missing("ls_schedule_advance_by: the schedule");
-    }
     LS_TRY(ls_schedule_check_here("ls_schedule_advance_by", schedule));
     return advance(schedule, metric);
 }

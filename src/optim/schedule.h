@@ -83,7 +83,7 @@ struct ls_schedule {
  */
 ls_schedule *ls_schedule_new(const ls_schedule *initial, ls_optimizer *optimizer);
 
-/* Fails with LS_ERR_STATE if the schedule was freed. */
+/* Fails with LS_ERR_STATE if the schedule was freed, and with ls_fail_missing if it is NULL. */
 ls_status ls_schedule_check_here(const char *call, const ls_schedule *schedule);
 
 /* Writes the schedule's kind, options, warm-up and, if `step` is set, its step into `text`. */

@@ -79,9 +79,6 @@ static void release(void *user) {
 }
 
 static ls_status check(const ls_schedule *schedule, const ls_scheduler_options *options) {
-    if (schedule == NULL) {
-        return ls_fail_missing("%s: the schedule", maker);
-    }
     LS_TRY(ls_schedule_check_here(maker, schedule));
     if (options->monitor == NULL && schedule->type->look != NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the schedule needs a metric: set .monitor, for example to \"val_loss\"",
