@@ -59,6 +59,14 @@ static inline ls_status ls_error_put_back(const ls_saved_error *saved) {
     return saved->status;
 }
 
+/* Undoes the errors of calls that may fail: restores the last error and the count that were read before the calls. */
+static inline void ls_error_undo(const ls_saved_error *before, uint32_t errors) {
+    if (ls_error_count != errors) {
+        (void)ls_error_put_back(before);
+        ls_error_count = errors;
+    }
+}
+
 /*
  * Keeps the first error of several calls. If `status` is a failure, saves it with the thread's last error message,
  * unless `first` already has an error. Initially, first->status is LS_OK.

@@ -160,7 +160,7 @@ typedef struct ls_backend {
 
     /*
      * Called after leave with LS_LEAVE_FINALIZED: advances the sends that this rank has begun, without waiting. Returns
-     * true while some of them are unfinished and their receivers are alive. Sets no error. NULL if sends progress
+     * true while some of them are unfinished and their receivers are alive. May set an error. NULL if sends progress
      * without their sender.
      */
     bool (*advance_sends)(void *state);

@@ -111,10 +111,7 @@ bool ls_comm_advance_sends(ls_comm *comm) {
         unfinished = advance_sends(part) || unfinished;
     }
     pthread_mutex_unlock(&lock);
-    if (ls_error_count != errors) { /* a failed send is not a failure of ls_finalize */
-        (void)ls_error_put_back(&cause);
-        ls_error_count = errors;
-    }
+    ls_error_undo(&cause, errors); /* a failed send is not a failure of ls_finalize */
     return unfinished;
 }
 

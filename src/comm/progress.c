@@ -147,8 +147,5 @@ void ls_comm_move_others(const ls_comm *comm, void (*move)(ls_comm *other)) {
         move(*link);
     }
     pthread_mutex_unlock(&lock);
-    if (ls_error_count != errors) { /* the failed work keeps its error; the call that waits here has not failed */
-        (void)ls_error_put_back(&cause);
-        ls_error_count = errors;
-    }
+    ls_error_undo(&cause, errors); /* the failed work keeps its error; the call that waits here has not failed */
 }
