@@ -150,19 +150,6 @@ static ls_status check_wire(const ls_job *job, const ls_roster *world, const ls_
                    ls_wire_names[mode], backend != NULL ? backend->name : "mpi");
 }
 
-/* Rejects port 0, for which the system would choose a port that the other ranks do not know. */
-static ls_status check_port(const ls_job *job) {
-    ls_address address;
-    if (strncmp(job->url, "tcp://", strlen("tcp://")) != 0 || job->listener >= 0) {
-        return LS_OK;
-    }
-    LS_TRY(ls_address_parse(job->url, &address));
-    return address.port != 0
-               ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "init is \"%s\", but its port must be from 1 to 65535 and equal on all ranks",
-                         job->url);
-}
-
 static ls_status meet(const ls_job *job, ls_roster *world, ls_rendezvous_result *meeting) {
     fill_peer_info(&world->peer_infos[job->rank], job->backend);
     if (job->size > 1 && job->url[0] != '\0') {
@@ -172,7 +159,6 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_rendezvous_result 
                                       .key = job->key,
                                       .listener = job->listener,
                                       .interface = job->interface};
-        LS_TRY(check_port(job));
         meeting->store = ls_store_open_at(&place);
         if (meeting->store == NULL) {
             return ls_error_status();

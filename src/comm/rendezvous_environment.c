@@ -231,11 +231,22 @@ static ls_status check_url(const ls_job *job, const char *init) {
     return ls_store_check_url(init);
 }
 
+/* Rejects port 0, for which the system would choose a port that the other ranks do not know. */
+static ls_status check_port(const char *init) {
+    ls_address address = {.port = 1};
+    LS_TRY(strncmp(init, "tcp://", strlen("tcp://")) == 0 ? ls_address_parse(init, &address) : LS_OK);
+    return address.port != 0
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "init is \"%s\", but its port must be from 1 to 65535 and equal on all ranks",
+                         init);
+}
+
 static ls_status read_url(ls_job *job, const char *init) {
     if (strcmp(init, "env://") == 0) {
         return job->size > 1 ? read_master(job) : LS_OK;
     }
     if (job->size > 1) {
+        LS_TRY(check_port(init));
         memcpy(job->url, init, strlen(init) + 1);
     }
     return LS_OK;
