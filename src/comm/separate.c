@@ -62,7 +62,7 @@ typedef struct training {
 
 static _Thread_local training present;
 
-void ls_training_steps(void) {
+void ls_training_note_step(void) {
     warn_unless_joined();
     if (present.steps++ == 0) {
         present.calls = ls_comm_metered.calls;

@@ -17,7 +17,7 @@ void ls_warn_mpi_is_alone(void);
  * Records that an optimizer of this thread is making its first or second step. Warns if `lockstep run` started the
  * process as rank 0 of several ranks and it has not joined the job.
  */
-void ls_training_steps(void);
+void ls_training_note_step(void);
 
 /*
  * Warns once, on rank 0 of a world of several ranks, if this thread has made no call on a communicator since the first

@@ -438,7 +438,7 @@ ls_status ls_group_check_place(const ls_optimizer *optimizer, const ls_parameter
 void ls_optimizer_begin_step(ls_optimizer *optimizer) {
     if (__builtin_expect(optimizer->steps < 2, 0)) {
         optimizer->steps++;
-        ls_training_steps();
+        ls_training_note_step();
     }
 }
 
