@@ -132,7 +132,13 @@ bool ls_scope_explains_null(const ls_thread_state *thread) {
 
 ls_status ls_scope_fail_null(const char *format, ...) {
     const ls_thread_state *thread = ls_thread();
-    if (thread == NULL || (thread->scope != &thread->root && thread->scope->status != LS_OK)) {
+    if (thread == NULL) {
+        return ls_error_status();
+    }
+    if (thread->scope != &thread->root && thread->scope->status != LS_OK) {
+        if (ls_error_status() == LS_OK) { /* the program has reset it with ls_error_set */
+            ls_error_restore(thread->scope->status, thread->scope->message);
+        }
         return ls_error_status();
     }
     char what[LS_ERROR_CAPACITY];

@@ -263,6 +263,9 @@ TEST(test_missing_inputs) {
     assert_int_equal(ls_backward(NULL), LS_ERR_ARGUMENT); /* an old error does not explain this failure */
     assert_true(isnan(ls_item(NULL)));
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+    (void)ls_error_set(LS_OK, "%s", ""); /* the scope keeps its error */
+    assert_int_equal(ls_copy_into(ls_ones(LS_SHAPE(2), LS_F32), NULL), LS_ERR_ARGUMENT);
+    assert_string_equal(ls_error_message(), "ls_backward: the loss is NULL");
     ls_release(x);
 }
 
