@@ -145,9 +145,21 @@ static int eager(void) {
     return tell("finalize ", ls_finalize());
 }
 
+/* Ranks signal each other through files in a common folder, because a call would disturb the test. */
+static void say(const char *file) {
+    (void)close(creat(file, 0600));
+}
+
+static void hear(const char *file) {
+    while (access(file, F_OK) != 0) {
+        pass_time(10);
+    }
+}
+
 /*
  * Rank 1 calls ls_finalize while its large message on a split communicator is in flight, and then overwrites the
- * buffer. If `late` is set, rank 0 receives the message only after the timeout of rank 1's ls_finalize.
+ * buffer. If `late` is set, rank 0 receives the message only after rank 1's ls_finalize has failed, and the
+ * buffer is overwritten.
  */
 static int sending(bool late) {
     ls_work *work = NULL;
@@ -156,15 +168,23 @@ static int sending(bool late) {
         numbers[0] = numbers[LARGE - 1] = 1;
         status = ls_comm_send(part, numbers, LARGE, LS_F32, 0, 0, &work);
     } else if (rank == 0 && status == LS_OK) {
-        pass_time(late ? 3500 : 300);
+        if (late) {
+            hear("overwritten");
+        } else {
+            pass_time(300);
+        }
         status = ls_comm_recv(part, numbers, LARGE, LS_F32, 1, 0, NULL);
     }
     tell("", status);
+    if (rank == 0) {
+        say("received");
+    }
     (void)!ls_finalize();
     if (rank == 1) {
         status = ls_work_wait(work); /* the wait fails, and releases the buffer */
         numbers[0] = numbers[LARGE - 1] = 2;
-        pass_time(late ? 3000 : 500);
+        say("overwritten");
+        hear("received");
     } else if (rank == 0 && status == LS_OK && (numbers[0] != 1 || numbers[LARGE - 1] != 1)) {
         return tell("wrong data ", LS_OK);
     }
@@ -181,17 +201,6 @@ static int others_go_on(void) {
     }
     tell("", status);
     return tell("finalize ", ls_finalize());
-}
-
-/* Ranks signal each other through files in a common folder, because a call would disturb the test. */
-static void say(const char *file) {
-    (void)close(creat(file, 0600));
-}
-
-static void hear(const char *file) {
-    while (access(file, F_OK) != 0) {
-        pass_time(10);
-    }
 }
 
 /* Rank 1 sends a message that rank 0 does not receive. No rank makes another call, or exits, before both know this. */
