@@ -44,7 +44,7 @@ extern "C" {
 LS_API const char *ls_version(void);
 
 /**
- * Means zero for an option of type double for which 0 selects a different default:
+ * Selects zero for an option of type double if 0 selects a different default:
  *
  * ```c
  * ls_optimizer *without_momentum = ls_adam(model, &(ls_adam_options){.beta1 = LS_ZERO});

@@ -60,13 +60,12 @@ struct ls_trial_state {
     ls_criterion criterion; /**< criterion for subsequent steps; a hook may replace it */
     void *criterion_user;   /**< user pointer of the criterion; a hook may replace it */
     int64_t epoch;          /**< index of the epoch in the trial, from 0; 0 in ls_trial_evaluate and ls_trial_predict */
-    int64_t
-        epochs; /**< total number of epochs (argument of ls_trial_run); 1 in ls_trial_evaluate and ls_trial_predict */
-    int64_t batch;   /**< index of the batch in the epoch, from 0; after the last batch, the number of batches */
-    int64_t batches; /**< number of batches in the epoch; -1 if unknown */
-    int64_t step;    /**< number of training steps of the trial, with the steps of a checkpoint from which it resumed */
-    int64_t first;   /**< index in the global batch of this rank's first sample; see ls_batch */
-    int64_t count;   /**< number of samples in this rank's share of the batch */
+    int64_t epochs;         /**< total number of epochs (argument of ls_trial_run); 1 in evaluations and predictions */
+    int64_t batch;          /**< index of the batch in the epoch, from 0; after the last batch, the number of batches */
+    int64_t batches;        /**< number of batches in the epoch; -1 if unknown */
+    int64_t step;  /**< number of training steps of the trial, with the steps of a checkpoint from which it resumed */
+    int64_t first; /**< index in the global batch of this rank's first sample; see ls_batch */
+    int64_t count; /**< number of samples in this rank's share of the batch */
     int64_t global_count; /**< number of samples in the global batch */
     ls_tensor *input;     /**< input of this rank's share; on_sample may replace it */
     ls_tensor *target;    /**< target of this rank's share; on_sample may replace it */

@@ -58,13 +58,12 @@ static ls_status complete(ls_thread_state *thread) {
     for (ls_scope *scope = thread->scope; scope != NULL; scope = scope->outer) {
         for (ls_tape_link *link = scope->tape.first; link != NULL; link = link->next) {
             ls_node *node = (ls_node *)link;
-            if (node->op->complete != NULL && node->segment == thread->segment && node->op->complete(node) != LS_OK &&
-                first.status == LS_OK) {
-                ls_error_save(&first);
+            if (node->op->complete != NULL && node->segment == thread->segment) {
+                ls_error_save_first(&first, node->op->complete(node));
             }
         }
     }
-    return first.status != LS_OK ? ls_error_put_back(&first) : LS_OK;
+    return ls_error_put_back_first(&first);
 }
 
 static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient) {

@@ -53,6 +53,8 @@ static bool is_settled(const captured_input *input) {
            (input->settled && leaf->has_gradient == input->has_settled && leaf->given == input->given_settled);
 }
 
+/* A settled leaf is marked only if the step clears its gradient after the exchange: then it has no gradient in any
+ * replay. */
 void ls_step_record_marks(ls_step *step) {
     gradient_marks *all = ls_capture_add_call(&step->capture, mark_gradients,
                                               sizeof *all + (size_t)step->input_count * sizeof all->marks[0]);

@@ -115,10 +115,8 @@ void ls_capture_zero_grad(ls_capture *capture, ls_tensor *tensor) {
     captured_input *input = find_input(step, tensor);
     const bool unused = input == NULL || input->given == tensor->leaf->given;
     input = input != NULL ? input : add_input(step, tensor, "ls_zero_grad", 1);
-    if (input != NULL && unused) {
-        input->zeroed = true;
-    }
     if (input != NULL) {
+        input->zeroed |= unused;
         input->cleared = true;
     }
 }

@@ -142,10 +142,10 @@ struct ls_node {
     int input_count;
     bool holds_output;
     const ls_tensor *divisor_tensor; /* of a mean over samples: see ls_samples_call; belongs to saved[] */
-    int sum_index;  /* of a sum over samples with a scaling factor: its index in the order of the tapes */
-    uint8_t spread; /* samples.h explains the members from `spread` to `pairs`, and `samples_of` */
-    bool reaches;   /* see ls_batch_loss_reaches */
-    bool sums_samples;
+    int sum_index;     /* of a sum over samples with a scaling factor: its index in the order of the tapes */
+    uint8_t spread;    /* position of the samples in the output: LS_SPREAD_FIRST and so on (samples.h) */
+    bool reaches;      /* see ls_batch_loss_reaches */
+    bool sums_samples; /* the sum or the mean over the samples */
     bool divides;      /* a mean over samples with its own divisor */
     bool has_constant; /* an input without history was computed from this rank's samples */
     bool pairs;        /* combines samples with constants of other samples of this rank */

@@ -111,10 +111,10 @@ ls_reach ls_samples_reach(const ls_batch_loss *loss, const void *module);
 typedef bool ls_node_filter(const ls_node *node, const void *ranks);
 
 /*
- * Stores the divisors, on this rank, of `count` sums beginning with number `first`, and the scaling factors of their
- * gradients. Sums without a divisor get INFINITY. `divisor_tensors` may be NULL; it gets the tensors that contain the
- * divisors (borrowed), and NULL for divisors that are known from shapes. `is_over_ranks` and its argument select the
- * collective calls that undo the scaling of such sums.
+ * ls_batch_loss_divisors stores this rank's divisors of `count` sums from number `first` on; INFINITY for sums without
+ * a divisor. `divisor_tensors` may be NULL; it gets the tensors that contain the divisors (borrowed), and NULL for
+ * divisors that are known from shapes. ls_batch_loss_weigh sets the scaling factors of these sums' gradients.
+ * `is_over_ranks(node, ranks)` selects the collective calls that undo the scaling of sums without a divisor.
  */
 void ls_batch_loss_divisors(const ls_batch_loss *loss, int first, int count, double *divisors,
                             const ls_tensor **divisor_tensors);

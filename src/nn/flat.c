@@ -147,12 +147,8 @@ static bool lay_out(const ls_named_list *list, const ls_device *device, ls_flat_
         }
     }
     /* From here on, the tensors hold references to the storages. */
-    if (flat->parameters != NULL) {
-        ls_storage_drop(flat->parameters);
-    }
-    if (flat->gradients != NULL) {
-        ls_storage_drop(flat->gradients);
-    }
+    ls_storage_drop(flat->parameters);
+    ls_storage_drop(flat->gradients);
     return good;
 }
 

@@ -24,10 +24,8 @@ static ls_status muon_step(const ls_optimizer *optimizer, const ls_kernels *kern
     const int64_t rows = run->tensor->size[0], columns = run->tensor->size[1];
     const ls_device *device = ls_tensor_device(run->tensor);
     const size_t bytes = (size_t)ls_muon_work(rows, columns) * ls_dtype_size(run->dtype);
-    ls_storage *work = ls_storage_new(device, bytes);
-    if (work == NULL) {
-        return ls_fail_memory(optimizer->type->name, bytes);
-    }
+    ls_storage *work = ls_storage_for(optimizer->type->name, device, bytes, LS_MEMORY_ACTIVATIONS);
+    LS_TRY(ls_made(work));
     const ls_status status =
         kernels->muon(stream, &(ls_muon_step){
                                   .dtype = run->dtype,

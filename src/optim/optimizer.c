@@ -18,9 +18,7 @@
 
 static void group_free(ls_parameter_group *group) {
     for (int k = 0; k < LS_OPTIMIZER_STATES; k++) {
-        if (group->blocks[k] != NULL) {
-            ls_storage_drop(group->blocks[k]);
-        }
+        ls_storage_drop(group->blocks[k]);
     }
     if (group->sharding != NULL) {
         group->sharding->hold(group->sharding, false);
@@ -43,11 +41,8 @@ static ls_status allocate_states(const ls_optimizer *optimizer, ls_parameter_gro
     const double start = by->type->state_start != NULL ? by->type->state_start(by) : 0;
     for (int k = 0; k < states; k++) {
         ls_stream *stream = ls_device_stream(group->device);
-        group->blocks[k] = ls_storage_new(group->device, bytes);
-        if (group->blocks[k] == NULL) {
-            return ls_fail_memory(optimizer->type->name, bytes);
-        }
-        ls_storage_set_kind(group->blocks[k], LS_MEMORY_OPTIMIZER);
+        group->blocks[k] = ls_storage_for(optimizer->type->name, group->device, bytes, LS_MEMORY_OPTIMIZER);
+        LS_TRY(ls_made(group->blocks[k]));
         group->state[k] = group->blocks[k]->memory;
         LS_TRY(group->device->clear(stream, group->state[k], bytes));
         for (int i = 0; start != 0 && i < group->count; i++) {

@@ -16,7 +16,7 @@
  */
 enum { LS_PASS_HOLDS, LS_PASS_COUNTS, LS_PASS_NUMBER, LS_PASS_BITS = LS_PASS_NUMBER + 5 };
 
-/* Values that ranks exchange after the gradients, in this order. Averaging replaces them with means over ranks. */
+/* Doubles that ranks exchange after the gradients, in this order. Averaging replaces them with means over ranks. */
 typedef struct ls_tail {
     double weight;
     double samples;

@@ -29,27 +29,6 @@ void ls_comm_use_device(ls_comm *comm, const ls_device *on) {
     ls_comm_use_stream(comm, on != NULL ? on->library_stream(ls_device_stream(on)) : NULL);
 }
 
-ls_storage *ls_storage_for(const char *call, const ls_device *device, size_t bytes, ls_memory_kind kind) {
-    ls_storage *storage = ls_storage_new(device, bytes);
-    if (storage == NULL) {
-        (void)ls_fail_memory(call, bytes);
-        return NULL;
-    }
-    ls_storage_set_kind(storage, kind);
-    return storage;
-}
-
-ls_storage *ls_storage_hold(ls_storage *storage) {
-    atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
-    return storage;
-}
-
-void ls_storage_forget(ls_storage *storage) {
-    if (storage != NULL) {
-        ls_storage_drop(storage);
-    }
-}
-
 void ls_reduce_to(void *result, ls_dtype dtype, ls_reduction reduction, const void *const *sources, int ranks,
                   size_t count) {
     ls_reduce_buffers(&(ls_reduce_task){.dtype = dtype,

@@ -45,13 +45,6 @@ static inline ls_status ls_comm_after_device(ls_comm *comm, ls_status status) {
 /* Makes one such call, and returns its status. */
 #define LS_ON_DEVICE(comm, on, call) (ls_comm_use_device(comm, on), ls_comm_after_device(comm, call))
 
-/* Allocates memory of the kind `kind` on a device. Returns NULL with an error. */
-ls_storage *ls_storage_for(const char *call, const ls_device *device, size_t bytes, ls_memory_kind kind);
-
-/* Add and drop a reference to a storage. ls_storage_forget allows NULL. */
-ls_storage *ls_storage_hold(ls_storage *storage);
-void ls_storage_forget(ls_storage *storage);
-
 /* Reduces the `count` elements at sources[0], sources[1] and so on. The result is bit-identical to an all-reduce. */
 void ls_reduce_to(void *result, ls_dtype dtype, ls_reduction reduction, const void *const *sources, int ranks,
                   size_t count);

@@ -6,7 +6,6 @@
 #include "base/memory.h"
 #include "base/option.h"
 #include "comm/hold.h"
-#include "parallel/buffers.h"
 #include "parallel/parallel.h"
 #include "parallel/wire.h"
 #include "tensor/scope.h"
@@ -98,7 +97,7 @@ static ls_status choose_buffer(const ls_reducer *reducer, tensor_bucket *bucket)
         return LS_OK;
     }
     if (bytes > memory_bytes(bucket)) {
-        ls_storage_forget(bucket->memory);
+        ls_storage_drop(bucket->memory);
         bucket->memory = ls_storage_for("ls_reducer_add", &ls_cpu, bytes, LS_MEMORY_BUCKETS);
         LS_TRY(ls_made(bucket->memory));
     }
@@ -249,7 +248,7 @@ static void empty_reducer(ls_reducer *reducer) {
         empty(bucket);
         ls_free(bucket->tensors);
         ls_free(bucket->pieces);
-        ls_storage_forget(bucket->memory);
+        ls_storage_drop(bucket->memory);
     }
     ls_free(reducer->buckets);
     ls_comm_drop(reducer->comm);

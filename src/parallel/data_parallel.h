@@ -152,10 +152,11 @@ float *ls_data_parallel_powersgd(const ls_module *module, int64_t *count);
 void ls_data_parallel_restart_powersgd(ls_module *module);
 
 /*
- * means.c: warns if a loss divides a sum over samples by the count of a single rank. ls_means_check checks the sums
- * that a backward pass found on this rank. ls_means_compare compares state->factor over the ranks that have a factor.
- * It gets the number of these ranks, the sum of their factors and the sum of the squares, or the means of these three
- * numbers over all ranks. `of_means` says whether the factors are factors of means.
+ * means.c: warns if a loss scales a sum or mean over samples by a number of a single rank, or combines samples with
+ * constants from samples of a single rank. ls_means_check checks the findings of a backward pass on this rank.
+ * ls_means_compare compares state->factor over the ranks that have a factor. It gets the number of these ranks, the sum
+ * of their factors and the sum of the squares, or the means of these three numbers over all ranks. `of_means` is true
+ * for factors of means.
  */
 void ls_means_check(ls_data_parallel_state *state, const ls_pass_findings *findings);
 void ls_means_compare(ls_data_parallel_state *state, double ranks, double sum, double sum_of_squares, bool of_means);

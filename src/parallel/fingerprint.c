@@ -5,10 +5,7 @@
 #include "base/hash.h"
 #include "tensor/device.h"
 
-enum {
-    ELEMENTS = 1024,
-    PART_OF_HASH = (1 << 24) - 1 /* an f32 represents each part exactly */
-};
+enum { ELEMENTS = 1024, BITS_OF_HASH = (1 << 24) - 1 /* an f32 represents these bits exactly */ };
 
 /* The weights differ, so that the sum depends on the order of the samples. All weights are from 1 to 2. */
 static double weight_of(int64_t i) {
@@ -27,13 +24,11 @@ static ls_tensor *choose(const char *call, const ls_tensor *dense) {
 
 ls_status ls_fingerprint_of(const char *call, const ls_tensor *dense, ls_fingerprint *fingerprint) {
     ls_tensor *chosen = choose(call, dense);
-    if (chosen == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(chosen));
     const double *elements = ls_host_data(chosen);
     if (!ls_dtype_is_floating((ls_dtype)dense->dtype)) {
         const uint64_t hash = ls_hash_long(LS_HASH_START, elements, (size_t)chosen->count * sizeof *elements);
-        *fingerprint = (ls_fingerprint){(float)(hash & PART_OF_HASH), (float)(hash >> 40 & PART_OF_HASH)};
+        *fingerprint = (ls_fingerprint){.sum = (float)(hash & BITS_OF_HASH)};
         ls_tensor_drop(chosen);
         return LS_OK;
     }

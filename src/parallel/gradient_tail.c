@@ -1,5 +1,6 @@
 /* The tail: numbers that ranks exchange after the gradients when they average gradients. */
 #include <math.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "parallel/slices.h"
@@ -12,6 +13,7 @@ bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf) {
 
 /* Layout of the tail, which follows the gradients of the widest dtype: the numbers of an ls_tail, then the marks. */
 enum { MARKS = sizeof(ls_tail) / sizeof(double) };
+_Static_assert(MARKS == 10 + LS_PASS_BITS, "each member of ls_tail is a double");
 
 int64_t ls_tail_count(const ls_data_parallel_state *state) {
     return MARKS + state->parameter_count + state->buffers.count;
@@ -143,7 +145,8 @@ void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
     const bool wide = is_tail_wide(state);
     ls_tail tail = *own;
     ls_pass_describe(state, own, tail.pass);
-    const double *numbers = (const double *)(const void *)&tail;
+    double numbers[MARKS];
+    memcpy(numbers, &tail, sizeof numbers);
     for (int i = 0; i < MARKS; i++) {
         write_number(to, wide, i, numbers[i]);
     }
@@ -172,11 +175,12 @@ static ls_status refuse_frozen(const ls_data_parallel_state *state, int index, d
 ls_tail ls_tail_read(const ls_data_parallel_state *state) {
     const void *from = ls_tail_memory(state);
     const bool wide = is_tail_wide(state);
-    ls_tail tail = {.weight = 0};
-    double *numbers = (double *)(void *)&tail;
+    double numbers[MARKS];
     for (int i = 0; i < MARKS; i++) {
         numbers[i] = read_number(from, wide, i);
     }
+    ls_tail tail;
+    memcpy(&tail, numbers, sizeof tail);
     return tail;
 }
 

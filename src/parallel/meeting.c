@@ -154,9 +154,11 @@ static bool shapes_fit(const ls_collective *what, const ls_offer *a, const ls_of
 static ls_status refuse_shapes(const ls_meeting *meeting, int first, int other) {
     const ls_offer *a = &meeting->offers[first];
     const ls_offer *b = &meeting->offers[other];
-    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d passes %s of %s, but rank %d passes %s of %s", meeting->what->op.name,
-                   first, ls_shape_describe(a->ndim, a->size).text, ls_dtype_name((ls_dtype)a->dtype), other,
-                   ls_shape_describe(b->ndim, b->size).text, ls_dtype_name((ls_dtype)b->dtype));
+    const char *remedy = meeting->proposal->remedy;
+    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d passes %s of %s, but rank %d passes %s of %s%s%s",
+                   meeting->what->op.name, first, ls_shape_describe(a->ndim, a->size).text,
+                   ls_dtype_name((ls_dtype)a->dtype), other, ls_shape_describe(b->ndim, b->size).text,
+                   ls_dtype_name((ls_dtype)b->dtype), remedy != NULL ? ": " : "", remedy != NULL ? remedy : "");
 }
 
 /* Compares the arguments that must be equal on all ranks, including ranks without a tensor. */

@@ -58,8 +58,8 @@ typedef struct ls_proposal {
     int root;
     int axis[2];
     int64_t count; /* elements along the second axis that this rank receives */
-    /* A tensor that must be equal on all ranks: `tensor`, or a contiguous tensor of the same dtype. NULL checks
-     * nothing. Only for calls that do not use `count`. */
+    /* A tensor that must be equal on all ranks: `tensor`, or a contiguous tensor of the same dtype or of integers. NULL
+     * checks nothing. Only for calls that do not use `count`. */
     const ls_tensor *replica;
     const char *replica_name; /* call and name, for the error message */
     const char *remedy;       /* how the program makes the tensor equal */
@@ -118,6 +118,7 @@ typedef struct ls_agreement {
 typedef struct ls_meeting {
     ls_op_parameters parameters; /* first member: the parameters of the call's rules */
     const ls_collective *what;
+    const ls_proposal *proposal;
     ls_comm *comm;
     int rank;
     int size;
@@ -126,8 +127,7 @@ typedef struct ls_meeting {
     ls_tensor *dense; /* the tensor's elements, contiguous: on the tensor's device if ls_meeting_device returns one,
                          otherwise on the host; NULL if this rank supplies no tensor */
     bool wanted;      /* a rank requires a gradient, so all ranks record the call */
-    const ls_proposal *proposal;
-    bool carried; /* the offers of at most LS_FEW_RANKS ranks contain all elements */
+    bool carried;     /* the offers of at most LS_FEW_RANKS ranks contain all elements */
     ls_offer own;
     ls_offer *offers; /* of all ranks */
     ls_offer few[LS_FEW_RANKS];

@@ -26,7 +26,6 @@
 #include "comm/public_call.h"
 #include "comm/separate.h"
 #include "nn/module.h"
-#include "parallel/buffers.h"
 #include "parallel/cause.h"
 #include "parallel/data_parallel.h"
 #include "parallel/parallel.h"
@@ -478,7 +477,7 @@ void ls_outer_free(ls_outer *outer) {
     set_since(outer, 0);
     ls_optimizer_free(outer->optimizer);
     for (int i = 0; i < LS_FLAT_LIMIT; i++) {
-        ls_storage_forget(outer->anchors[i]);
+        ls_storage_drop(outer->anchors[i]);
     }
     ls_buffers_close(&outer->buffers);
     ls_comm_drop(outer->comm);

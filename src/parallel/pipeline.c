@@ -219,8 +219,8 @@ static ls_status backward_pass(step *t, int number) {
     return gradient != NULL ? send_on(t, number, BACKWARDS, gradient) : ls_error_status();
 }
 
-/* Frees the tensors that the step holds, and so the tape of the micro-batch. */
-static void let_go(microbatch *j) {
+/* Frees the tensors that the step holds, and therefore the tape of the micro-batch. */
+static void free_tensors(microbatch *j) {
     if (j->output != NULL) {
         ls_release(j->output);
         ls_tensor_drop(j->output);
@@ -235,7 +235,7 @@ static ls_status go_forward(step *t, int number) {
 
 static ls_status go_backward(step *t, int number) {
     const ls_status status = run_in_scope(t, number, backward_pass);
-    let_go(&t->microbatches[number]);
+    free_tensors(&t->microbatches[number]);
     return status;
 }
 
@@ -311,7 +311,7 @@ static ls_status unpack(step *t) {
             const ls_status settled = ls_stage_send_wait(&j->sent[way]);
             status = status == LS_OK && settled != LS_ERR_MISMATCH ? settled : status;
         }
-        let_go(j);
+        free_tensors(j);
     }
     for (int way = 0; way < WAYS; way++) {
         (void)ls_stage_send_wait(&t->notices[way]);

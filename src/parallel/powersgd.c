@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "parallel/buffers.h"
 
 static const char call[] = "ls_data_parallel";
 
@@ -97,8 +96,8 @@ void ls_powersgd_close(ls_powersgd *powersgd) {
     if (powersgd == NULL) {
         return;
     }
-    ls_storage_forget(powersgd->memory);
-    ls_storage_forget(powersgd->message);
+    ls_storage_drop(powersgd->memory);
+    ls_storage_drop(powersgd->message);
     ls_free(powersgd->matrices);
     ls_free(powersgd);
 }

@@ -160,10 +160,10 @@ ls_status ls_gradient_reducer_open(ls_gradient_reducer *reducer, int64_t extra) 
 
 void ls_gradient_reducer_close(ls_gradient_reducer *reducer) {
     for (int i = 0; i < reducer->flat_count; i++) {
-        ls_storage_forget(reducer->flats[i].gradients);
-        ls_storage_forget(reducer->wire[i]);
+        ls_storage_drop(reducer->flats[i].gradients);
+        ls_storage_drop(reducer->wire[i]);
     }
-    ls_storage_forget(reducer->scratch);
+    ls_storage_drop(reducer->scratch);
     ls_free(reducer->extents);
     ls_free(reducer->spans);
     ls_free(reducer->pieces);

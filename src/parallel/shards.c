@@ -360,7 +360,7 @@ static void hold(ls_sharding *sharding, bool more) {
     }
     for (int i = 0; i < self->flat_count; i++) {
         ls_storage_drop(self->flats[i].parameters);
-        ls_storage_forget(self->flats[i].gradients);
+        ls_storage_drop(self->flats[i].gradients);
         ls_free(self->ends[i]);
     }
     ls_shards_count(self, LS_MEMORY_PARAMETERS, -self->present[LS_MEMORY_PARAMETERS]);

@@ -7,7 +7,6 @@
 #include "base/fiber.h"
 #include "base/memory.h"
 #include "comm/meter.h"
-#include "parallel/buffers.h"
 #include "tensor/scope.h"
 
 static const char call[] = "ls_data_parallel_step";
@@ -193,7 +192,7 @@ void ls_slice_runs_free(ls_slice_run *runs, int count, int parameter_count) {
             ls_tensor_drop(runs[i].memory[k].gradient);
         }
         for (int k = 0; k < LS_FLAT_LIMIT; k++) {
-            ls_storage_forget(runs[i].gradients[k]);
+            ls_storage_drop(runs[i].gradients[k]);
         }
         ls_free(runs[i].exchanged);
         ls_free(runs[i].leaves);

@@ -182,7 +182,7 @@ void ls_slice_sums_close(addition *s) {
     if (s == NULL) {
         return;
     }
-    ls_storage_forget(s->room);
+    ls_storage_drop(s->room);
     ls_free(s->vectors);
     ls_free(s);
 }

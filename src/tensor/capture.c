@@ -152,8 +152,8 @@ bool ls_capture_add_storage(ls_capture *capture, ls_storage *storage) {
         run_out_of_memory(capture);
         return true;
     }
-    atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
-    storages[capture->storage_count++] = (ls_captured_storage){.storage = storage, .version = storage->version};
+    storages[capture->storage_count++] =
+        (ls_captured_storage){.storage = ls_storage_hold(storage), .version = storage->version};
     capture->storages = storages;
     return true;
 }
@@ -386,10 +386,8 @@ ls_status ls_capture_plan(ls_capture *capture) {
     }
     ls_cache_empty(&ls_thread()->cache); /* replays do not need the blocks that the captured step has freed */
     ls_pages_trim();
-    capture->arena = ls_storage_new(&ls_cpu, bytes);
-    if (capture->arena == NULL) {
-        return ls_fail_memory("ls_step_capture", bytes);
-    }
+    capture->arena = ls_storage_for("ls_step_capture", &ls_cpu, bytes, LS_MEMORY_ACTIVATIONS);
+    LS_TRY(ls_made(capture->arena));
     for (int i = 0; i < capture->address_count; i++) {
         const ls_captured_address *address = &capture->addresses[i];
         if (address->block->storage == NULL && address->block->first >= 0) {
@@ -456,8 +454,6 @@ void ls_capture_clear(ls_capture *capture) {
     ls_free(capture->addresses);
     ls_free(capture->storages);
     ls_free(capture->randoms);
-    if (capture->arena != NULL) {
-        ls_storage_drop(capture->arena);
-    }
+    ls_storage_drop(capture->arena);
     *capture = (ls_capture){.status = LS_OK};
 }

@@ -208,8 +208,7 @@ static ls_storage *part_for(const ls_tensor *tensor, ls_storage *whole, int64_t 
     ls_storage *part = ls_storage_wrap(whole->device, (char *)whole->memory + (size_t)offset * width,
                                        (size_t)tensor->count * width, release_part, whole);
     if (part != NULL) {
-        atomic_fetch_add_explicit(&whole->references, 1, memory_order_relaxed);
-        part->whole = whole;
+        part->whole = ls_storage_hold(whole);
         part->version = tensor->storage->version;
         part->changed_by = tensor->storage->changed_by;
     }

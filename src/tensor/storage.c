@@ -92,7 +92,20 @@ static inline void release_memory(ls_thread_state *thread, const ls_storage *sto
     }
 }
 
+ls_storage *ls_storage_for(const char *call, const ls_device *device, size_t bytes, ls_memory_kind kind) {
+    ls_storage *storage = ls_storage_new(device, bytes);
+    if (storage == NULL) {
+        (void)ls_fail_memory(call, bytes);
+        return NULL;
+    }
+    ls_storage_set_kind(storage, kind);
+    return storage;
+}
+
 void ls_storage_drop(ls_storage *storage) {
+    if (storage == NULL) {
+        return;
+    }
     /* A sole owner needs no atomic decrement: no other thread can obtain a reference. */
     if (atomic_load_explicit(&storage->references, memory_order_acquire) != 1 &&
         atomic_fetch_sub_explicit(&storage->references, 1, memory_order_acq_rel) != 1) {

@@ -138,8 +138,7 @@ ls_tensor *ls_tensor_view_owned(const ls_tensor *base, int ndim, const int64_t *
     }
     tensor->count = count;
     tensor->contiguous = ls_strides_are_dense(ndim, size, stride);
-    tensor->storage = base->storage;
-    atomic_fetch_add_explicit(&base->storage->references, 1, memory_order_relaxed);
+    tensor->storage = ls_storage_hold(base->storage);
     tensor->data = (char *)base->data + offset * (int64_t)ls_dtype_size((ls_dtype)base->dtype);
     return tensor;
 }

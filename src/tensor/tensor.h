@@ -232,11 +232,18 @@ static inline void ls_tensor_end_alias(ls_tensor *tensor) {
     }
 }
 
-/* Creates and frees storages. A new storage has one reference; NULL, without a message, if out of memory. */
+/* Create and free storages. A new storage has one reference. If out of memory, all return NULL, but only ls_storage_for
+ * sets an error. It also sets the kind. */
+ls_storage *ls_storage_for(const char *call, const ls_device *device, size_t bytes, ls_memory_kind kind);
 ls_storage *ls_storage_new(const ls_device *device, size_t bytes);
 ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
                             void (*release)(void *memory, void *user), void *user);
-void ls_storage_drop(ls_storage *storage);
+void ls_storage_drop(ls_storage *storage); /* NULL is allowed */
+
+static inline ls_storage *ls_storage_hold(ls_storage *storage) {
+    atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
+    return storage;
+}
 
 /* Charges memory that ls_storage_wrap has wrapped to the calling thread. */
 void ls_storage_count(ls_storage *storage, ls_memory_kind kind);

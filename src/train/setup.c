@@ -128,20 +128,12 @@ static ls_status check_own(ls_trial *trial) {
 ls_status ls_trial_check_setup(ls_trial *trial) {
     const ls_loader *const loaders[] = {trial->options.train, trial->options.validate};
     static const char *const names[] = {"training loader", "validation loader"};
-    ls_status status = check_own(trial);
-    ls_saved_error cause;
-    ls_error_save(&cause);
+    ls_saved_error first = {.status = LS_OK};
+    ls_error_save_first(&first, check_own(trial));
     for (int i = 0; i < 2; i++) {
-        const ls_status checked = ls_trial_check_stages("ls_trial_run", names[i], trial, loaders[i]);
-        if (status == LS_OK && checked != LS_OK) {
-            status = checked;
-            ls_error_save(&cause);
-        }
+        ls_error_save_first(&first, ls_trial_check_stages("ls_trial_run", names[i], trial, loaders[i]));
     }
-    if (status != LS_OK) {
-        (void)ls_error_put_back(&cause);
-    }
-    return status;
+    return ls_error_put_back_first(&first);
 }
 
 /* ---- ranks that train separate models ---------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /*
  * Means that a program computes by hand. If each rank divides by its own count, the means are too large, and one
  * warning says so. If they are divided by the count of all ranks, or not divided, they are right and cause no warning.
- * The same warning, with another text, covers means that each rank scales by its own number, statistics of this rank's
- * samples, and products with a constant that has only this rank's samples.
+ * Warnings with other texts report means that each rank scales by its own number, statistics of this rank's samples,
+ * and products with a constant that contains only this rank's samples.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu

@@ -1,13 +1,15 @@
 /*
  * Communicators that are freed while calls on them are in progress. The buffers belong to the caller again immediately,
- * on backend mpi after ls_work_wait, and the test unmaps them. Either all ranks free the communicator together, or some
- * wait for the calls.
+ * on backend mpi after ls_work_wait, and the test unmaps them, unless ls_work_wait warns that MPI still uses them.
+ * Either all ranks free the communicator together, or some wait for the calls.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,6 +18,18 @@
 #include "comm/hold.h"
 
 enum { CALLS = 6, MANY = 3, ROUNDS = 6, LARGE = 32 << 20 };
+
+/* ls_work_wait has warned about the present communicator. Only backend mpi warns, and its ranks are processes. */
+static atomic_bool mpi_keeps;
+
+static void note_warning(ls_log_level level, int rank, const char *line, void *user) {
+    (void)user;
+    if (strstr(line, "MPI still uses buffers") != NULL) {
+        mpi_keeps = true;
+    } else if (level >= LS_LOG_WARNING) {
+        fprintf(stderr, "rank %d: %s\n", rank, line);
+    }
+}
 
 /* Returns memory with its own pages: any later access crashes. */
 static void *make(size_t bytes) {
@@ -63,6 +77,7 @@ static ls_status free_early(ls_comm *world, int call, size_t count, bool waits) 
     const size_t bytes = count * sizeof(int32_t);
     int32_t *send[MANY];
     int32_t *receive[MANY];
+    mpi_keeps = false;
     LS_TRY(ls_comm_split(world, 0, 0, &part));
     for (int i = 0; i < MANY; i++) {
         send[i] = make(bytes);
@@ -82,7 +97,7 @@ static ls_status free_early(ls_comm *world, int call, size_t count, bool waits) 
         ls_comm_free(part);
     }
     LS_TRY(check_freed(part)); /* the work was freed with the communicator */
-    for (int i = 0; i < MANY; i++) {
+    for (int i = 0; i < MANY && !mpi_keeps; i++) {
         LS_CHECK(munmap(send[i], bytes) == 0 && munmap(receive[i], bytes * (size_t)ls_comm_size(world)) == 0);
     }
     return LS_OK;
@@ -95,6 +110,7 @@ static ls_status free_held(ls_comm *world, int round) {
     ls_work *work = NULL;
     ls_status status = LS_OK;
     const int rank = ls_comm_rank(world);
+    mpi_keeps = false;
     LS_TRY(ls_comm_split(world, 0, 0, &part));
     if (rank > 1 || ls_comm_size(world) == 1) {
         ls_comm_free(part);
@@ -115,7 +131,7 @@ static ls_status free_held(ls_comm *world, int round) {
         status = ls_work_wait(work);
         work = NULL;
     }
-    LS_CHECK(munmap(memory, LARGE) == 0);
+    LS_CHECK(mpi_keeps || munmap(memory, LARGE) == 0);
     status = work != NULL ? ls_work_wait(work) : status;
     LS_CHECK(status == LS_OK || status == LS_ERR_STATE || status == LS_ERR_PEER);
     ls_comm_drop(part);
@@ -125,6 +141,7 @@ static ls_status free_held(ls_comm *world, int round) {
 ls_status rank_test(ls_comm *world) {
     static const size_t counts[] = {16, 5000, 150000};
     const int rank = ls_comm_rank(world);
+    ls_log_set_sink(note_warning, NULL);
     for (int call = 0; call < CALLS; call++) {
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
             LS_TRY(free_early(world, call, counts[i], false));

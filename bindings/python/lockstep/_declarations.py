@@ -2195,8 +2195,7 @@ struct ls_trial_state {
     ls_criterion criterion;
     void *criterion_user;
     int64_t epoch;
-    int64_t
-        epochs;
+    int64_t epochs;
     int64_t batch;
     int64_t batches;
     int64_t step;

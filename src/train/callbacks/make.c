@@ -186,9 +186,8 @@ ls_callback *const *ls_callback_array(ls_callback *const *callbacks, int count) 
     }
     const size_t size = sizeof(struct ls_callback_copy) + (size_t)count * sizeof *callbacks;
     const bool here = ls_callback_check_here("ls_callback_array", callbacks[first], first) == LS_OK;
-    struct ls_callback_copy *copy = here ? ls_allocate(size) : NULL;
+    struct ls_callback_copy *copy = here ? ls_allocate_for("ls_callback_array", 1, size) : NULL;
     if (copy == NULL) {
-        (void)(here ? ls_fail_memory("ls_callback_array", size) : LS_OK);
         drop(callbacks, count);
         return NULL;
     }

@@ -19,16 +19,18 @@ typedef struct non_finite {
     char tensor[MESSAGE]; /* "the loss has NaN" */
 } non_finite;
 
+typedef struct watched_layer {
+    ls_module *module;
+    int hooks; /* as returned by ls_module_add_hooks */
+} watched_layer;
+
 typedef struct watch {
     bool by_layer;
     bool looks; /* whether layer outputs are currently checked: from on_sample to on_forward */
     int found;
     int64_t batch, step; /* the current batch and step */
     non_finite first;
-    struct watched {
-        ls_module *module;
-        int hooks; /* as returned by ls_module_add_hooks */
-    } * layers;    /* with hooks */
+    watched_layer *layers;
     int count;
     ls_module *model;
 } watch;
@@ -157,7 +159,7 @@ static bool is_watched(const watch *self, const ls_module *module) {
 }
 
 static ls_status watch_layer(watch *self, ls_module *module) {
-    struct watched *layers = ls_grow(self->layers, (size_t)self->count, sizeof *layers);
+    watched_layer *layers = ls_grow(self->layers, (size_t)self->count, sizeof *layers);
     if (layers == NULL) {
         return ls_fail_memory(maker, (size_t)(self->count + 1) * sizeof *layers);
     }
@@ -166,7 +168,7 @@ static ls_status watch_layer(watch *self, ls_module *module) {
     if (hooks == 0) {
         return ls_error_status();
     }
-    layers[self->count++] = (struct watched){module, hooks};
+    layers[self->count++] = (watched_layer){module, hooks};
     return LS_OK;
 }
 

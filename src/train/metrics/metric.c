@@ -177,9 +177,8 @@ ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count) {
     }
     const size_t size = sizeof(struct ls_metric_copy) + (size_t)count * sizeof *metrics;
     const bool here = ls_metric_check_here("ls_metric_array", metrics[first]) == LS_OK;
-    struct ls_metric_copy *copy = here ? ls_allocate(size) : NULL;
+    struct ls_metric_copy *copy = here ? ls_allocate_for("ls_metric_array", 1, size) : NULL;
     if (copy == NULL) {
-        (void)(here ? ls_fail_memory("ls_metric_array", size) : LS_OK);
         ls_metrics_drop(metrics, count);
         return NULL;
     }
