@@ -368,13 +368,15 @@ LS_API ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **te
  */
 LS_API ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /**
- * Saves ls_optimizer_state to a safetensors file, as ls_safetensors_save does. With .zero in ls_data_parallel, the
- * call is collective, and every rank writes to its own path.
+ * Saves ls_optimizer_state to a safetensors file, as ls_safetensors_save does. The key "lockstep_optimizer" of its
+ * metadata names the method. With .zero in ls_data_parallel, the call is collective, and every rank writes to its own
+ * path.
  */
 LS_API ls_status ls_optimizer_save(ls_optimizer *optimizer, const char *path,
                                    const char *const *metadata) LS_WARN_UNUSED;
 /**
- * Calls ls_optimizer_set_state with the tensors of a safetensors file. With .zero in ls_data_parallel, reads one tensor
+ * Calls ls_optimizer_set_state with the tensors of a safetensors file. Fails with LS_ERR_FORMAT if the file has the
+ * state of a different method, even if the states have the same names. With .zero in ls_data_parallel, reads one tensor
  * at a time. If the file then becomes unreadable after the checks, the state may be partially restored.
  */
 LS_API ls_status ls_optimizer_load(ls_optimizer *optimizer, const char *path) LS_WARN_UNUSED;

@@ -278,8 +278,30 @@ ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensor
 ls_status ls_optimizer_save(ls_optimizer *optimizer, const char *path, const char *const *metadata) {
     const ls_named *tensors = NULL;
     int count = 0;
+    size_t pairs = 0;
     LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
-    return ls_safetensors_save(path, tensors, count, metadata);
+    LS_TRY(ls_metadata_count("ls_optimizer_save", metadata, &pairs));
+    const char **all = ls_allocate_for("ls_optimizer_save", 2 * pairs + 3, sizeof *all);
+    LS_TRY(ls_made(all));
+    all[0] = LS_OPTIMIZER_KEY;
+    all[1] = optimizer->type->name;
+    for (size_t i = 0; i < 2 * pairs; i++) {
+        all[2 + i] = metadata[i];
+    }
+    const ls_status status = ls_safetensors_save(path, tensors, count, all);
+    ls_free(all);
+    return status;
+}
+
+ls_status ls_optimizer_check_method(const ls_optimizer *optimizer, const char *path, const ls_safetensors *file) {
+    const char *saved = ls_safetensors_metadata(file, LS_OPTIMIZER_KEY), *own = optimizer->type->name;
+    return saved == NULL || strcmp(saved, own) == 0
+               ? LS_OK
+               : ls_fail(
+                     LS_ERR_FORMAT,
+                     "ls_optimizer_load: %s has the state of %s, but this optimizer is %s: continue with %s, or load "
+                     "only the model",
+                     path, saved, own, saved);
 }
 
 /* Only a sharded optimizer reads one tensor at a time: all others read the whole file before the state changes. */
@@ -295,6 +317,7 @@ ls_status ls_optimizer_load(ls_optimizer *optimizer, const char *path) {
 }
 
 ls_status ls_optimizer_load_from(ls_optimizer *optimizer, const char *path, const ls_safetensors *file) {
+    LS_TRY(ls_optimizer_check_method(optimizer, path, file));
     const int count = ls_safetensors_count(file);
     ls_named *given = ls_allocate_zeroed((size_t)count, sizeof *given);
     ls_status status = given != NULL ? LS_OK : ls_fail_memory("ls_optimizer_load", (size_t)count * sizeof *given);

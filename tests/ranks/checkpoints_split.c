@@ -29,7 +29,7 @@ typedef enum way { UNSPLIT, TENSOR, GRID, STAGES, STAGES_LATE, WAYS } way;
 static const char *const way_names[] = {"unsplit", "tensor", "grid", "stages", "late"};
 
 /* A difference from the usual model. */
-typedef enum oddity { USUAL, SHORTER, LONGER, WIDER, UNNAMED, AVERAGED, COUNTED } oddity;
+typedef enum oddity { USUAL, SHORTER, LONGER, WIDER, UNNAMED, AVERAGED, COUNTED, DECAYED } oddity;
 
 typedef struct pupil {
     ls_comm *shards; /* the ranks that shard the tensors */
@@ -107,8 +107,9 @@ static ls_status open_pupil(pupil *p, ls_comm *comm, way how, oddity odd) {
         p->model = ls_data_parallel(p->model, p->data, &(ls_data_parallel_options){.zero = 1});
     }
     LS_CHECK(p->model != NULL);
-    p->optimizer =
-        odd == UNNAMED ? make_unnamed(p->model) : ls_adam(p->model, &(ls_adam_options){.learning_rate = 0.01});
+    p->optimizer = odd == UNNAMED   ? make_unnamed(p->model)
+                   : odd == DECAYED ? ls_adamw(p->model, NULL)
+                                    : ls_adam(p->model, &(ls_adam_options){.learning_rate = 0.01});
     LS_CHECK(p->optimizer != NULL);
     p->loader = ls_loader_new(
         make_dataset(0, SAMPLES),
@@ -303,6 +304,8 @@ static ls_status other_models(ls_comm *world) {
     LS_TRY(expect(world, tensor, STAGES, SHORTER, LS_ERR_FORMAT,
                   "has a tensor 5.weight, but the model of this trial does not"));
     LS_TRY(expect(world, stages, TENSOR, LONGER, LS_ERR_FORMAT, "has no tensor 6.weight"));
+    LS_TRY(expect(world, tensor, STAGES, DECAYED, LS_ERR_FORMAT,
+                  "has the state of ls_adam, but this optimizer is ls_adamw"));
     return expect(world, stages, TENSOR, UNNAMED, LS_ERR_UNSUPPORTED,
                   "the state of its optimizer cannot be resharded: resume");
 }

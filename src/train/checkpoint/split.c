@@ -111,7 +111,8 @@ static ls_status join_optimizer(ls_resumption *from, uint8_t *used) {
     ls_status status = ls_optimizer_visit_state(optimizer, false, want_state, &own);
     if (status == LS_OK) {
         from->optimizer = ls_part_layout_join(saved, from->folder, LS_OPTIMIZER_NAME, &own.wanted, used);
-        status = ls_made(from->optimizer);
+        status = from->optimizer != NULL ? ls_optimizer_check_method(optimizer, from->folder, from->optimizer)
+                                         : ls_error_status();
     }
     ls_part_layout_free(&own.wanted);
     return status;

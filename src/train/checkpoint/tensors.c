@@ -178,6 +178,10 @@ static ls_status copy_state(void *user, const ls_named *state, const ls_tensor *
     return copy->lists ? ls_part_layout_add_state(&copy->to->manifest.layout, state, parameter, copy->to->rank) : LS_OK;
 }
 
+static ls_status add_method(ls_copies *copies, const ls_optimizer *optimizer) {
+    return ls_copies_add_metadata(copies, (const char *const[]){LS_OPTIMIZER_KEY, optimizer->type->name, NULL});
+}
+
 ls_status ls_checkpoint_get_optimizer(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
     ls_part_layout *layout = &to->manifest.layout;
     copying copy = {.to = to,
@@ -189,6 +193,7 @@ ls_status ls_checkpoint_get_optimizer(ls_trial *trial, const char *prefix, ls_ch
     if (copy.optimizer == NULL || (!to->writes_optimizer && !ls_optimizer_is_sharded(copy.optimizer))) {
         return LS_OK;
     }
+    LS_TRY(to->writes_optimizer ? add_method(&to->optimizer, copy.optimizer) : LS_OK);
     LS_TRY(ls_optimizer_visit_state(trial->options.optimizer, true, copy_state, &copy));
     if (!copy.lists) {
         ls_part_layout_cut(layout, before);
@@ -224,6 +229,7 @@ ls_status ls_checkpoint_get_outer(ls_trial *trial, const char *prefix, ls_checkp
         return LS_OK;
     }
     LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
+    LS_TRY(add_method(&to->outer, optimizer));
     return ls_copies_add(&to->outer, "", tensors, count);
 }
 

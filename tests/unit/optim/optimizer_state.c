@@ -248,6 +248,38 @@ TEST(test_what_does_not_fit) {
     ls_module_free(wider);
 }
 
+/* States of different methods may have the same names. */
+TEST(test_the_state_of_another_method) {
+    ls_module *model = make_model();
+    ls_optimizer *adam = optimizer_make(OPTIMIZER_ADAM, model), *adamw = optimizer_make(OPTIMIZER_ADAMW, model);
+    const ls_named *tensors = NULL;
+    int count = 0;
+    train(model, adam, 0, 3);
+    assert_int_equal(ls_optimizer_save(adam, test_path("adam"), (const char *const[]){"epoch", "3", NULL}), LS_OK);
+    assert_int_equal(ls_optimizer_save(adamw, test_path("before"), NULL), LS_OK);
+    assert_int_equal(ls_optimizer_load(adamw, test_path("adam")), LS_ERR_FORMAT);
+    expect_message("adam has the state of ls_adam, but this optimizer is ls_adamw: continue with ls_adam, or ");
+    assert_int_equal(ls_optimizer_save(adamw, test_path("after"), NULL), LS_OK);
+    ls_safetensors *saved = ls_safetensors_load(test_path("adam"));
+    ls_safetensors *before = ls_safetensors_load(test_path("before")), *after = ls_safetensors_load(test_path("after"));
+    assert_string_equal(ls_safetensors_metadata(saved, "lockstep_optimizer"), "ls_adam");
+    assert_string_equal(ls_safetensors_metadata(saved, "epoch"), "3");
+    for (int i = 0; i < ls_safetensors_count(before); i++) {
+        assert_true(ls_equal(ls_safetensors_at(before, i).tensor, ls_safetensors_at(after, i).tensor));
+    }
+    assert_int_equal(ls_optimizer_state(adam, &tensors, &count), LS_OK);
+    assert_int_equal(ls_safetensors_save(test_path("unnamed"), tensors, count, NULL), LS_OK);
+    assert_int_equal(ls_optimizer_load(adamw, test_path("unnamed")), LS_OK); /* the file of an older version */
+    const char *const unpaired[] = {"epoch", NULL};
+    assert_int_equal(ls_optimizer_save(adam, test_path("unpaired"), unpaired), LS_ERR_ARGUMENT);
+    ls_safetensors_free(saved);
+    ls_safetensors_free(before);
+    ls_safetensors_free(after);
+    ls_optimizer_free(adam);
+    ls_optimizer_free(adamw);
+    ls_module_free(model);
+}
+
 /* Tries a state with one wrong number: the error names its tensor, and nothing changes. */
 static void expect_refused_number(ls_optimizer *optimizer, int index, const void *number, size_t size) {
     const ls_named *own = NULL;
@@ -354,6 +386,7 @@ int main(void) {
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_own_state_and_none),
         cmocka_unit_test(test_what_does_not_fit),
+        cmocka_unit_test(test_the_state_of_another_method),
         cmocka_unit_test(test_wrong_numbers),
         cmocka_unit_test(test_failing_allocations),
     };

@@ -535,7 +535,8 @@ TEST(test_wrong_trial) {
     options = options_of(&s);
     options.optimizer = adam;
     trial = ls_trial_new(&options);
-    expect_failure(ls_trial_load(trial, in_root("other")), LS_ERR_FORMAT, "which this ls_adam needs");
+    expect_failure(ls_trial_load(trial, in_root("other")), LS_ERR_FORMAT,
+                   "has the state of ls_sgd, but this optimizer is ls_adam");
     ls_trial_free(trial);
     options.optimizer = NULL;
     trial = ls_trial_new(&options);
