@@ -304,7 +304,8 @@ typedef ls_status (*ls_closure)(void *user, double *loss);
  * ls_optimizer_step. Sets `*loss` (may be NULL) to the loss before the step.
  *
  * - With more than one rank, the closure must return the same loss on all ranks (ls_allreduce), and the same gradients
- *   unless the parameters are sharded (`comm` of ls_lbfgs_options). The ranks then take the same steps.
+ *   unless the parameters are sharded (`comm` of ls_lbfgs_options). The ranks then take the same steps. With a model of
+ *   ls_data_parallel, ls_lbfgs and ls_conjugate_gradient fail with LS_ERR_MISMATCH if the losses differ.
  * - Fails with LS_ERR_STATE if the loss is not finite. A line search treats such a point as too high instead.
  * - ls_lbfgs and ls_conjugate_gradient restart with steepest descent if parameters were frozen or unfrozen since the
  *   last step.

@@ -2,6 +2,7 @@
 #ifndef LS_NN_MODULE_H
 #define LS_NN_MODULE_H
 
+#include <lockstep/comm.h>
 #include <lockstep/formats.h>
 #include <lockstep/nn.h>
 
@@ -75,6 +76,9 @@ struct ls_module {
      */
     void (*replica_runs)(void *replica);
     void *replica;
+    /* Of a data-parallel module: returns the communicator over which gradients are averaged, or NULL while they are
+     * not. Otherwise NULL. */
+    ls_comm *(*averaged_over)(const ls_module *module);
     ls_unit *unit; /* unit of a recomputed module; NULL if this rank always has the complete parameters and gradients */
     int last_hook; /* the number of the latest hook */
     int hooks_run; /* number of running calls to hooks */

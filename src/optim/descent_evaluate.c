@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "nn/module.h"
 #include "optim/descent.h"
 
 /*
@@ -32,32 +33,53 @@ static ls_status exchange(ls_comm *comm, ls_status status, const double *own, do
     return exchanged;
 }
 
-static ls_status compare_losses(const char *call, const double *all, double *loss) {
+static void set_losses(double own[COMPARED], bool finite, double loss) {
+    own[LOSS] = finite ? loss : INFINITY;
+    own[MINUS_LOSS] = finite ? -loss : INFINITY;
+}
+
+static ls_status compare_losses(const ls_optimizer *optimizer, const double *all, double *loss) {
     if (!isfinite(all[LOSS])) {
         *loss = NAN;
         return LS_OK;
     }
     if (all[LOSS] != -all[MINUS_LOSS]) {
-        return ls_fail(
-            LS_ERR_MISMATCH,
-            "%s: the closure's loss must be equal on all ranks of .comm, but is %.9g on this rank, and from %.9g to "
-            "%.9g on all ranks: sum the loss over these ranks (ls_allreduce)",
-            call, *loss, -all[MINUS_LOSS], all[LOSS]);
+        const bool sharded = optimizer->comm != NULL;
+        return ls_fail(LS_ERR_MISMATCH,
+                       "%s: the closure's loss must be equal on all ranks of %s, but is %.9g on this rank, and from "
+                       "%.9g to %.9g on all ranks: %s the loss over these ranks (ls_allreduce)",
+                       optimizer->type->name, sharded ? ".comm" : "the data-parallel model", *loss, -all[MINUS_LOSS],
+                       all[LOSS], sharded ? "sum" : "average");
     }
     return LS_OK;
+}
+
+/*
+ * Replicas of a data-parallel model stay equal only if their losses are equal. If the closure fails on one rank, this
+ * rank must not communicate: the other ranks may wait for it in a call of the model.
+ */
+static ls_status compare_replicas(const ls_optimizer *optimizer, double *loss) {
+    const ls_module *model = optimizer->model;
+    ls_comm *comm = model != NULL && model->averaged_over != NULL ? model->averaged_over(model) : NULL;
+    if (comm == NULL) {
+        return LS_OK;
+    }
+    double own[COMPARED] = {0}, all[COMPARED] = {0};
+    set_losses(own, isfinite(*loss), *loss);
+    LS_TRY(ls_comm_allreduce(comm, own, all, COMPARED, LS_F64, LS_MAX, NULL));
+    return compare_losses(optimizer, all, loss);
 }
 
 ls_status ls_descent_agree(const ls_optimizer *optimizer, ls_status status, double *loss) {
     ls_comm *comm = optimizer->comm;
     if (comm == NULL) {
-        return status;
+        return status == LS_OK ? compare_replicas(optimizer, loss) : status;
     }
     char message[LS_ERROR_CAPACITY];
     snprintf(message, sizeof message, "%s", status != LS_OK ? ls_error_message() : "");
     const int size = ls_comm_size(comm), order = order_of(comm, status);
-    const bool finite = status == LS_OK && isfinite(*loss);
-    const double own[COMPARED] = {finite ? *loss : INFINITY, finite ? -*loss : INFINITY, -order};
-    double all[COMPARED] = {0};
+    double own[COMPARED] = {[MINUS_ORDER] = -order}, all[COMPARED] = {0};
+    set_losses(own, status == LS_OK && isfinite(*loss), *loss);
     const ls_status exchanged = exchange(comm, status, own, all);
     const int first = (int)-all[MINUS_ORDER];
     if (status != LS_OK && (exchanged != LS_OK || order < size || order == first)) {
@@ -69,7 +91,7 @@ ls_status ls_descent_agree(const ls_optimizer *optimizer, ls_status status, doub
         return ls_fail(LS_ERR_MISMATCH, "%s: the step failed on rank %d of .comm; the error on that rank says why",
                        optimizer->type->name, first % size);
     }
-    return compare_losses(optimizer->type->name, all, loss);
+    return compare_losses(optimizer, all, loss);
 }
 
 static ls_status evaluate_part(ls_descent *descent, void *gradient, double *loss) {

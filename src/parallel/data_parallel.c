@@ -324,6 +324,10 @@ static void free_state(ls_module *self) {
     ls_data_parallel_close(state);
 }
 
+static ls_comm *averaged_over(const ls_module *module) {
+    return ls_data_parallel_averages(module) ? ls_data_parallel_comm(module) : NULL;
+}
+
 static const ls_module_type data_parallel_type = {.name = "DataParallel",
                                                   .state_size = sizeof(data_parallel_state),
                                                   .forward_many = data_parallel_forward,
@@ -359,6 +363,7 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     if (state->shards != NULL) {
         state->shards->averages = ls_data_parallel_averages;
     }
+    module->averaged_over = averaged_over;
     if (!module->failed && ls_comm_size(comm) > 1 && ls_comm_rank(comm) == 0) {
         state->model->replica_runs = watch_direct_run;
         state->model->replica = state;

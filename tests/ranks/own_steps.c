@@ -322,6 +322,33 @@ static ls_status closures(ls_comm *world) {
     return LS_OK;
 }
 
+/* Each rank returns the loss of its own samples, so a line search would take different steps. */
+static ls_status local_losses(ls_comm *world) {
+    ls_module *model = ls_data_parallel(make_model(INPUTS, 1), world, NULL);
+    ls_optimizer *optimizers[] = {make_lbfgs(model), ls_lbfgs(model, NULL), ls_conjugate_gradient(model, NULL)};
+    ls_loader *loader = whole_batches(world);
+    int evaluations = 0;
+    ls_batch batch;
+    bool more;
+    LS_TRY(ls_loader_next(loader, &batch, &more));
+    const bool all_equal = ls_comm_size(world) == 1;
+    for (int i = 0; i < 3; i++) {
+        evaluation e = {model, batch.input, batch.target, NULL, 1, &evaluations};
+        const ls_status status = ls_optimizer_step_closure(optimizers[i], evaluate, &e, NULL);
+        LS_CHECK(status == (all_equal ? LS_OK : LS_ERR_MISMATCH));
+        if (!all_equal) {
+            LS_EXPECT_MESSAGE("the closure's loss must be equal on all ranks of the data-parallel model, but is ");
+            LS_EXPECT_MESSAGE(": average the loss over these ranks (ls_allreduce)");
+        }
+        LS_TRY(ls_comm_barrier(world, NULL));
+        ls_optimizer_free(optimizers[i]);
+    }
+    LS_CHECK(all_equal || evaluations == 3);
+    ls_loader_free(loader);
+    ls_module_free(model);
+    return LS_OK;
+}
+
 /* ---- a pipeline -------------------------------------------------------------------------------------------------- */
 
 /* Can be split into up to five stages, each with at least one layer with parameters. */
@@ -556,6 +583,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(autoencoder(world));
     LS_TRY(two_optimizers(world));
     LS_TRY(closures(world));
+    LS_TRY(local_losses(world));
     LS_TRY(pipeline(world));
     LS_TRY(gathered_gradients(world));
     LS_TRY(generated(world, true));
