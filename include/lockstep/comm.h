@@ -278,7 +278,7 @@ typedef struct ls_loc_i64 {
  *
  * Calls that end in v use a different number of elements for each rank. `counts` has one entry per rank.
  * `displacements` has the offset of each rank's part, in elements from the start of the buffer. If it is NULL, the
- * parts follow each other without gaps. Parts of a receive buffer must not overlap.
+ * parts follow each other without gaps. If parts of a receive buffer overlap, the call fails with LS_ERR_ARGUMENT.
  */
 
 /** Returns when every rank has made this call. */

@@ -93,12 +93,13 @@ static inline ls_status check_even(const ls_flow *flow, const ls_comm *comm, con
 typedef struct call_side {
     const size_t *counts; /* counts of the parts; NULL if the buffer is not divided */
     const size_t *displacements;
-    size_t end; /* of the last part */
-    size_t own; /* offset of this rank's part */
+    size_t end;     /* of the last part */
+    size_t own;     /* offset of this rank's part */
+    bool scattered; /* a part is neither before nor after all parts of lower ranks, so parts may overlap */
 } call_side;
 
 static ls_status measure(const char *name, const ls_comm *comm, const ls_call *call, call_side *side) {
-    size_t total = 0;
+    size_t total = 0, begin = SIZE_MAX;
     if (side->counts == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the counts are NULL", name);
     }
@@ -112,7 +113,27 @@ static ls_status measure(const char *name, const ls_comm *comm, const ls_call *c
         }
         total += count;
         side->own = rank == comm->rank ? offset : side->own;
-        side->end = last > side->end && count != 0 ? last : side->end;
+        if (count != 0) {
+            side->scattered = side->scattered || (offset < side->end && last > begin);
+            side->end = last > side->end ? last : side->end;
+            begin = offset < begin ? offset : begin;
+        }
+    }
+    return LS_OK;
+}
+
+/* Parts of a receive buffer may not overlap: the order in which they arrive would decide the result. */
+static ls_status check_parts(const char *name, const ls_comm *comm, const call_side *side) {
+    const size_t *at = side->displacements, *counts = side->counts;
+    for (int b = 1; side->scattered && b < comm->size; b++) {
+        for (int a = 0; a < b; a++) {
+            if (counts[a] != 0 && counts[b] != 0 && at[a] < at[b] + counts[b] && at[b] < at[a] + counts[a]) {
+                return ls_fail(LS_ERR_ARGUMENT,
+                               "%s: the parts of ranks %d and %d overlap in the receive buffer, at elements %zu to %zu "
+                               "and %zu to %zu: pass other displacements",
+                               name, a, b, at[a], at[a] + counts[a] - 1, at[b], at[b] + counts[b] - 1);
+            }
+        }
     }
     return LS_OK;
 }
@@ -161,10 +182,11 @@ static ls_status check_uneven(const ls_flow *flow, const ls_comm *comm, ls_call 
     if (!receives) {
         call->receive_counts = call->receive_displacements = NULL;
     }
-    call_side sent = {call->send_counts, call->send_displacements, 0, 0};
-    call_side received = {call->receive_counts, call->receive_displacements, 0, 0};
+    call_side sent = {.counts = call->send_counts, .displacements = call->send_displacements};
+    call_side received = {.counts = call->receive_counts, .displacements = call->receive_displacements};
     LS_TRY(flow->cuts && sends ? measure(flow->name, comm, call, &sent) : LS_OK);
     LS_TRY(flow->assembles && receives ? measure(flow->name, comm, call, &received) : LS_OK);
+    LS_TRY(check_parts(flow->name, comm, &received));
     if (flow->agreed == LS_AGREED_TOTAL) {
         hash_counts(comm, flow->cuts ? sent.counts : received.counts, call);
     }

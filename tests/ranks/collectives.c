@@ -318,6 +318,36 @@ static ls_status among_parts(ls_comm *world) {
     return LS_OK;
 }
 
+/* The parts of a receive buffer may be in any order, but may not overlap. */
+static ls_status permuted_parts(ls_comm *world) {
+    enum { COUNT = 2 };
+    const int size = ls_comm_size(world), rank = ls_comm_rank(world);
+    const int32_t sent[COUNT] = {rank, -rank};
+    int32_t x[COUNT * RANKS_MOST + 1];
+    size_t counts[RANKS_MOST], displacements[RANKS_MOST];
+    for (int i = 0; i < size; i++) { /* first the even ranks, then the odd ranks */
+        counts[i] = COUNT;
+        displacements[i] = (size_t)(COUNT * (i % 2 == 0 ? i / 2 : (size + 1) / 2 + i / 2));
+    }
+    LS_TRY(ls_comm_allgatherv(world, sent, x, counts, displacements, LS_I32, NULL));
+    for (int i = 0; i < size; i++) {
+        LS_CHECK(x[displacements[i]] == i && x[displacements[i] + 1] == -i);
+    }
+    if (size == 1) {
+        return LS_OK;
+    }
+    displacements[size - 1] = displacements[0] + 1;
+    LS_CHECK(ls_comm_allgatherv(world, sent, x, counts, displacements, LS_I32, NULL) == LS_ERR_ARGUMENT);
+    LS_EXPECT_MESSAGE("ls_comm_allgatherv: the parts of ranks 0 and ");
+    LS_EXPECT_MESSAGE("overlap in the receive buffer, at elements 0 to 1 and 1 to 2: pass other displacements");
+    if (rank == 0) {
+        LS_CHECK(ls_comm_gatherv(world, sent, COUNT, x, counts, displacements, LS_I32, 0, NULL) == LS_ERR_ARGUMENT);
+    }
+    LS_TRY(ls_comm_barrier(world, NULL));
+    counts[size - 1] = 0; /* an empty part overlaps nothing */
+    return ls_comm_allgatherv(world, sent, x, counts, displacements, LS_I32, NULL);
+}
+
 /* Sender, receiver and tag are checked before anything is sent. */
 static ls_status wrong_partners(ls_comm *world) {
     char x[2] = {0};
@@ -369,6 +399,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(more_wrong_input(world));
     LS_TRY(side_by_side(world));
     LS_TRY(among_parts(world));
+    LS_TRY(permuted_parts(world));
     LS_TRY(wrong_partners(world));
     LS_TRY(ls_comm_barrier(world, NULL));
     LS_TRY(every_kind(world));
