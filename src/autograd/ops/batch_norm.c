@@ -291,6 +291,9 @@ static ls_status update_running(ls_tensor *running, const ls_tensor *present, do
     return kernels->axpy(stream, dtype, running->count, momentum * correction, present->data, running->data);
 }
 
+#define ONE_VALUE   "ls_batch_norm: training needs more than one value per channel; "
+#define MORE_VALUES ": use larger batches, or omit a smaller last batch (.drop_last of ls_loader_options)"
+
 /* Updates the running statistics with the statistics of `values` values per channel. */
 static ls_status update_running_statistics(const batch_norm *norm, const ls_tensor *mean, const ls_tensor *variance,
                                            double values) {
@@ -327,8 +330,7 @@ static ls_status compute_moments(shared_batch *s, ls_tensor *workspace) {
     LS_TRY(add_over_ranks(part, workspace));
     LS_TRY(ls_tensor_fetch(&last, 0, &s->values));
     if (s->values == 1 && channels > 0) {
-        return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: training needs more than one value per channel; all ranks "
-                                     "together have 1");
+        return ls_fail(LS_ERR_SHAPE, ONE_VALUE "all ranks together have 1" MORE_VALUES);
     }
     const double scale = s->values > 0 ? 1 / s->values : 0;
     LS_TRY(kernels->fill(stream, s->inverse, scale));
@@ -458,8 +460,7 @@ static ls_status check_batch_norm(const batch_norm *norm) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_batch_norm: running_mean and running_var are needed if training is false");
     }
     if (norm->training && norm->part == NULL && x->size[1] > 0 && x->count / x->size[1] == 1) {
-        return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: training needs more than one value per channel; x is %s",
-                       LS_SHAPE_TEXT(x));
+        return ls_fail(LS_ERR_SHAPE, ONE_VALUE "x is %s" MORE_VALUES, LS_SHAPE_TEXT(x));
     }
     return LS_OK;
 }

@@ -155,8 +155,9 @@ SCOPED_TEST(test_batch_norm_refuses) {
     ls_tensor *x = zeros(LS_SHAPE(2, 3));
     check_refused(ls_batch_norm(x, NULL, NULL, zeros(LS_SHAPE(2)), NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
                   "ls_batch_norm: weight is [2], but must be [3] for [2, 3]");
-    check_refused(ls_batch_norm(zeros(LS_SHAPE(1, 3)), NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
-                  "more than one value per channel; x is [1, 3]");
+    check_refused(
+        ls_batch_norm(zeros(LS_SHAPE(1, 3)), NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
+        "more than one value per channel; x is [1, 3]: use larger batches, or omit a smaller last batch (.drop");
     check_refused(ls_batch_norm(zeros(LS_SHAPE(2, 3)), NULL, NULL, NULL, NULL, false, 0.1, 1e-5), LS_ERR_ARGUMENT,
                   "if training is false");
     check_refused(ls_batch_norm(zeros(LS_SHAPE(2)), NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
