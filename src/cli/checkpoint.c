@@ -58,7 +58,9 @@ static ls_status list_one(const char *name, const char *best, const ls_checkpoin
     char path[PATH_MAX];
     ls_manifest manifest;
     LS_TRY(ls_path_join(path, words->paths[0], name));
-    const char *damage = ls_manifest_read(path, &manifest) == LS_OK ? NULL : ls_error_message();
+    const bool complete =
+        ls_manifest_read(path, &manifest) == LS_OK && ls_manifest_check_sizes(&manifest, path) == LS_OK;
+    const char *damage = complete ? NULL : ls_error_message();
     const bool is_best = strcmp(name, best) == 0;
     ls_status status = LS_OK;
     if (damage != NULL) {

@@ -44,6 +44,15 @@ check "ls: it is named" says out "^${newest#run/}  checkpoint: unreadable/${newe
 check "ls: the others are as they were" is "$(grep -c ' ranks ' out)" "$(($(ls run | grep -c epoch-) - 1))"
 launch checkpoint ls --json unreadable
 check "ls --json: one cannot be read" is "$status $(grep -c '"readable":false' out)" "1 1"
+rm -r unreadable
+cp -r run unreadable
+rm "unreadable/${newest#run/}/model.safetensors"
+launch checkpoint ls unreadable
+check "ls: a missing file is named" says out "^${newest#run/}  checkpoint: unreadable/${newest#run/}/model.safetensors is missing"
+check "ls: with a missing file, the exit status is 1" is "$status" 1
+printf x >"unreadable/${newest#run/}/model.safetensors"
+launch checkpoint ls unreadable
+check "ls: a truncated file is named" says out "/model.safetensors is damaged: it has 1 bytes, but"
 
 # ---- show ----
 launch checkpoint show run

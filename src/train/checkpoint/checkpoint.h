@@ -214,6 +214,8 @@ void ls_folder_names_free(ls_folder_names *names);
 
 /* ---- verify.c ---------------------------------------------------------------------------------------------------- */
 
+/* Fails with LS_ERR_FORMAT unless all files of the checkpoint in `folder` exist and have the sizes in the manifest. */
+ls_status ls_manifest_check_sizes(const ls_manifest *manifest, const char *folder);
 /* Returns LS_OK if all files exist and match the manifest. */
 ls_status ls_checkpoint_verify(const char *folder);
 /* Finds a checkpoint: `folder` itself if it is one, otherwise the newest complete checkpoint in the folder. Logs the

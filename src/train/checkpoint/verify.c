@@ -6,19 +6,33 @@
 #include "formats/file.h"
 #include "train/checkpoint/checkpoint.h"
 
+/* Writes the path of a checkpoint's file. Fails if the file is missing, or has a different size. */
+static ls_status check_size(const char *folder, const ls_manifest_file *file, char path[PATH_MAX]) {
+    struct stat about;
+    LS_TRY(ls_path_join(path, folder, file->name));
+    if (stat(path, &about) != 0) {
+        return errno == ENOENT ? ls_fail(LS_ERR_FORMAT, "checkpoint: %s is missing", path)
+                               : ls_fail(LS_ERR_IO, "checkpoint: cannot read %s: %s", path, strerror(errno));
+    }
+    return about.st_size == file->bytes
+               ? LS_OK
+               : ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: it has %lld bytes, but %lld were written", path,
+                         (long long)about.st_size, (long long)file->bytes);
+}
+
+ls_status ls_manifest_check_sizes(const ls_manifest *manifest, const char *folder) {
+    char path[PATH_MAX];
+    for (int i = 0; i < manifest->file_count; i++) {
+        LS_TRY(check_size(folder, &manifest->files[i], path));
+    }
+    return LS_OK;
+}
+
 static ls_status verify_file(const char *folder, const ls_manifest_file *file) {
     char path[PATH_MAX], checksum[LS_CHECKSUM_TEXT];
-    struct stat about;
     int64_t bytes;
-    LS_TRY(ls_path_join(path, folder, file->name));
-    if (stat(path, &about) != 0 && errno == ENOENT) {
-        return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is missing", path);
-    }
+    LS_TRY(check_size(folder, file, path));
     LS_TRY(ls_checksum_file("checkpoint", path, &bytes, checksum));
-    if (bytes != file->bytes) {
-        return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: it has %lld bytes, but %lld were written", path,
-                       (long long)bytes, (long long)file->bytes);
-    }
     return strcmp(checksum, file->checksum) == 0
                ? LS_OK
                : ls_fail(LS_ERR_FORMAT,
