@@ -175,7 +175,7 @@ static ls_status refuse_frozen(const ls_data_parallel_state *state, int index, d
 ls_tail ls_tail_read(const ls_data_parallel_state *state) {
     const void *from = ls_tail_memory(state);
     const bool wide = is_tail_wide(state);
-    double numbers[MARKS];
+    double numbers[MARKS] = {0};
     for (int i = 0; i < MARKS; i++) {
         numbers[i] = read_number(from, wide, i);
     }
