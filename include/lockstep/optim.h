@@ -304,8 +304,9 @@ typedef ls_status (*ls_closure)(void *user, double *loss);
  * ls_optimizer_step. Sets `*loss` (may be NULL) to the loss before the step.
  *
  * - With more than one rank, the closure must return the same loss on all ranks (ls_allreduce), and the same gradients
- *   unless the parameters are sharded (`comm` of ls_lbfgs_options). The ranks then take the same steps. With a model of
- *   ls_data_parallel, ls_lbfgs and ls_conjugate_gradient fail with LS_ERR_MISMATCH if the losses differ.
+ *   unless the parameters are sharded (`comm` of ls_lbfgs_options). The ranks then take the same steps. With a
+ *   data-parallel model (ls_data_parallel), the loss is the mean over the samples of all ranks, and ls_lbfgs and
+ *   ls_conjugate_gradient fail with LS_ERR_MISMATCH if the losses differ.
  * - Fails with LS_ERR_STATE if the loss is not finite. A line search treats such a point as too high instead.
  * - ls_lbfgs and ls_conjugate_gradient restart with steepest descent if parameters were frozen or unfrozen since the
  *   last step.
@@ -369,9 +370,9 @@ LS_API ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **te
  */
 LS_API ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /**
- * Saves ls_optimizer_state to a safetensors file, as ls_safetensors_save does. The key "lockstep_optimizer" of its
- * metadata names the method. With .zero in ls_data_parallel, the call is collective, and every rank writes to its own
- * path.
+ * Saves ls_optimizer_state to a safetensors file, as ls_safetensors_save does. Always sets the metadata key
+ * "lockstep_optimizer" to the method, for example "ls_adam". With .zero in ls_data_parallel, the call is collective,
+ * and every rank writes to its own path.
  */
 LS_API ls_status ls_optimizer_save(ls_optimizer *optimizer, const char *path,
                                    const char *const *metadata) LS_WARN_UNUSED;

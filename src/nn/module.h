@@ -76,8 +76,8 @@ struct ls_module {
      */
     void (*replica_runs)(void *replica);
     void *replica;
-    /* Of a data-parallel module: returns the communicator over which gradients are averaged, or NULL while they are
-     * not. Otherwise NULL. */
+    /* Returns the communicator over which a data-parallel module averages gradients, or NULL while averaging is off.
+     * NULL for other modules. */
     ls_comm *(*averaged_over)(const ls_module *module);
     ls_unit *unit; /* unit of a recomputed module; NULL if this rank always has the complete parameters and gradients */
     int last_hook; /* the number of the latest hook */

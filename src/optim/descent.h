@@ -113,8 +113,7 @@ ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss)
 /*
  * Ends an evaluation with this rank's status. If the evaluation failed on a rank that holds a shard of the parameters,
  * it fails on all these ranks. It also fails if their losses, or the losses of the replicas of a data-parallel model,
- * differ. A loss that is not finite on one rank becomes NaN
- * on all ranks, so that all ranks take the same decisions.
+ * differ. A loss that is not finite on one rank becomes NaN on all ranks, so that all ranks take the same decisions.
  */
 ls_status ls_descent_agree(const ls_optimizer *optimizer, ls_status status, double *loss);
 

@@ -38,20 +38,32 @@ static void set_losses(double own[COMPARED], bool finite, double loss) {
     own[MINUS_LOSS] = finite ? -loss : INFINITY;
 }
 
-static ls_status compare_losses(const ls_optimizer *optimizer, const double *all, double *loss) {
+/* Sets the loss to NaN if it is not finite on a rank. Fails if the losses differ; `ranks` and `remedy` are for the
+ * message. */
+static ls_status compare_losses(const char *method, const double *all, double *loss, const char *ranks,
+                                const char *remedy) {
     if (!isfinite(all[LOSS])) {
         *loss = NAN;
         return LS_OK;
     }
     if (all[LOSS] != -all[MINUS_LOSS]) {
-        const bool sharded = optimizer->comm != NULL;
         return ls_fail(LS_ERR_MISMATCH,
                        "%s: the closure's loss must be equal on all ranks of %s, but is %.9g on this rank, and from "
-                       "%.9g to %.9g on all ranks: %s the loss over these ranks (ls_allreduce)",
-                       optimizer->type->name, sharded ? ".comm" : "the data-parallel model", *loss, -all[MINUS_LOSS],
-                       all[LOSS], sharded ? "sum" : "average");
+                       "%.9g to %.9g on all ranks: %s (ls_allreduce)",
+                       method, ranks, *loss, -all[MINUS_LOSS], all[LOSS], remedy);
     }
     return LS_OK;
+}
+
+static ls_status exchange_losses(const char *method, ls_comm *comm, const double *own, double *all) {
+    ls_saved_error cause;
+    const ls_status status = ls_comm_allreduce(comm, own, all, COMPARED, LS_F64, LS_MAX, NULL);
+    if (status == LS_OK) {
+        return LS_OK;
+    }
+    ls_error_save(&cause);
+    return ls_fail(status, "%s: the ranks cannot compare their losses; maybe the closure failed on one rank: %s",
+                   method, cause.message);
 }
 
 /*
@@ -60,14 +72,16 @@ static ls_status compare_losses(const ls_optimizer *optimizer, const double *all
  */
 static ls_status compare_replicas(const ls_optimizer *optimizer, double *loss) {
     const ls_module *model = optimizer->model;
+    const char *method = optimizer->type->name;
     ls_comm *comm = model != NULL && model->averaged_over != NULL ? model->averaged_over(model) : NULL;
     if (comm == NULL) {
         return LS_OK;
     }
     double own[COMPARED] = {0}, all[COMPARED] = {0};
     set_losses(own, isfinite(*loss), *loss);
-    LS_TRY(ls_comm_allreduce(comm, own, all, COMPARED, LS_F64, LS_MAX, NULL));
-    return compare_losses(optimizer, all, loss);
+    LS_TRY(exchange_losses(method, comm, own, all));
+    return compare_losses(method, all, loss, "the data-parallel model",
+                          "return the mean loss over the samples of these ranks");
 }
 
 ls_status ls_descent_agree(const ls_optimizer *optimizer, ls_status status, double *loss) {
@@ -91,7 +105,8 @@ ls_status ls_descent_agree(const ls_optimizer *optimizer, ls_status status, doub
         return ls_fail(LS_ERR_MISMATCH, "%s: the step failed on rank %d of .comm; the error on that rank says why",
                        optimizer->type->name, first % size);
     }
-    return compare_losses(optimizer, all, loss);
+    LS_TRY(compare_losses(optimizer->type->name, all, loss, ".comm", "sum the loss over these ranks"));
+    return compare_replicas(optimizer, loss);
 }
 
 static ls_status evaluate_part(ls_descent *descent, void *gradient, double *loss) {

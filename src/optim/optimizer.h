@@ -258,9 +258,10 @@ void ls_optimizer_restored(const ls_optimizer *optimizer);
  */
 typedef ls_status ls_state_visitor(void *user, const ls_named *state, const ls_tensor *parameter);
 ls_status ls_optimizer_visit_state(ls_optimizer *optimizer, bool gathers, ls_state_visitor *visit, void *user);
-#define LS_OPTIMIZER_KEY "lockstep_optimizer" /* metadata of a file with the state: its method, such as ls_adam */
-/* Fails with LS_ERR_FORMAT if the file at `path` has the state of a different method. Files of older versions do not
- * name their method. */
+#define LS_OPTIMIZER_KEY "lockstep_optimizer" /* metadata key: the method of the saved state, for example "ls_adam" */
+#define LS_GROUP_STATES  "param_groups."      /* beginning of the names of states that belong to groups */
+/* Fails with LS_ERR_FORMAT if the file at `path` has the state of a different method. Accepts files of older versions,
+ * which do not contain the method. */
 ls_status ls_optimizer_check_method(const ls_optimizer *optimizer, const char *path, const ls_safetensors *file);
 /* Does the work of ls_optimizer_load with the tensors of the file at `path`, which may be an open file
  * (formats/named.h): then reads one tensor at a time. */

@@ -62,7 +62,7 @@ static ls_status list_all(ls_optimizer *optimizer, ls_state_list *list) {
     for (int g = 0; g < optimizer->group_count; g++) {
         ls_parameter_group *group = &optimizer->groups[g];
         char owner[32];
-        snprintf(owner, sizeof owner, "param_groups.%d", g);
+        snprintf(owner, sizeof owner, LS_GROUP_STATES "%d", g);
         LS_TRY(ls_state_add(list, owner, (ls_state_word){"lr", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64, &ls_cpu,
                             &group->learning_rate));
         for (int i = 0; optimizer->type->states != NULL && i < group->count; i++) {
@@ -285,8 +285,12 @@ ls_status ls_optimizer_save(ls_optimizer *optimizer, const char *path, const cha
     LS_TRY(ls_made(all));
     all[0] = LS_OPTIMIZER_KEY;
     all[1] = optimizer->type->name;
-    for (size_t i = 0; i < 2 * pairs; i++) {
-        all[2 + i] = metadata[i];
+    size_t used = 2;
+    for (size_t i = 0; i < 2 * pairs; i += 2) {
+        if (strcmp(metadata[i], LS_OPTIMIZER_KEY) != 0) { /* the program may have copied it from an earlier file */
+            all[used++] = metadata[i];
+            all[used++] = metadata[i + 1];
+        }
     }
     const ls_status status = ls_safetensors_save(path, tensors, count, all);
     ls_free(all);
