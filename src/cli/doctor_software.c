@@ -177,10 +177,21 @@ static bool matters(const char *variable) {
     return false;
 }
 
-/* Checks LOCKSTEP_ALGORITHM for the backend, or for both kinds of backends if the ranks choose the backend. */
-static ls_status check_algorithms(const char *backend) {
+static ls_status check_job(void) {
+    ls_job job;
+    LS_TRY(ls_job_read(&job, NULL));
+    return job.backend != NULL ? ls_made(ls_backend_find(job.backend)) : LS_OK;
+}
+
+/* Checks LOCKSTEP_ALGORITHM for a valid backend. If the ranks choose the backend, shm or the other backends must accept
+ * the value. */
+static ls_status check_algorithms(void) {
     ls_algorithm_setting settings[LS_OP_COUNT] = {{.excluded = 0}};
+    const char *backend = ls_environment_text("LOCKSTEP_BACKEND");
     const bool shm = backend != NULL && strcmp(backend, "shm") == 0;
+    if (backend != NULL && (strcmp(backend, "self") == 0 || ls_backend_find(backend) == NULL)) {
+        return LS_OK; /* self reads no algorithms */
+    }
     if ((shm || backend == NULL) && ls_algorithm_read(&ls_shm_algorithms, settings) == LS_OK) {
         return LS_OK;
     }
@@ -188,22 +199,22 @@ static ls_status check_algorithms(const char *backend) {
     return shm ? ls_error_status() : ls_algorithm_read(&list, settings);
 }
 
-static ls_status check_job(void) {
-    ls_job job;
-    LS_TRY(ls_job_read(&job, NULL));
-    LS_TRY(job.backend != NULL ? ls_made(ls_backend_find(job.backend)) : LS_OK);
-    return check_algorithms(job.backend);
+static ls_status check_device(void) {
+    const char *device = ls_environment_text("LOCKSTEP_DEVICE");
+    return device != NULL ? ls_made(ls_device_find("LOCKSTEP_DEVICE", device)) : LS_OK;
+}
+
+static void note_failure(ls_doctor_report *report, ls_status status, const char *what) {
+    if (status != LS_OK) {
+        ls_report_note(report, "a program started in this environment cannot %s: %s", what, ls_error_message());
+    }
 }
 
 /* Notes variables whose values would make a call of a program fail. */
 static void check_values(ls_doctor_report *report) {
-    const char *device = ls_environment_text("LOCKSTEP_DEVICE");
-    if (check_job() != LS_OK) {
-        ls_report_note(report, "a program started in this environment cannot join its job: %s", ls_error_message());
-    }
-    if (device != NULL && ls_device_find("LOCKSTEP_DEVICE", device) == NULL) {
-        ls_report_note(report, "a program started in this environment cannot create tensors: %s", ls_error_message());
-    }
+    note_failure(report, check_job(), "join its job");
+    note_failure(report, check_algorithms(), "join its job");
+    note_failure(report, check_device(), "create tensors");
 }
 
 static void check_environment(ls_doctor_report *report, const ls_doctor_check *check) {

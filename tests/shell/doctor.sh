@@ -127,6 +127,10 @@ check "which breaks nothing" is "$status" 0
 LOCKSTEP_ALGORITHM=allreduce:nosuch LOCKSTEP_DEVICE=nosuch launch doctor </dev/null
 check "an algorithm that no backend has is noted" says out "note: .*cannot join its job: .*'nosuch' for allreduce"
 check "a device that does not exist is noted" says out 'note: .*cannot create tensors: .*no device "nosuch"'
+LOCKSTEP_ALGORITHM=allreduce:nosuch WORLD_SIZE=2 RANK=0 launch doctor </dev/null
+check "an algorithm is noted after another mistake, too" is "$(grep -c 'cannot join its job: ' out)" 2
+LOCKSTEP_ALGORITHM=allreduce:nosuch LOCKSTEP_BACKEND=self launch doctor </dev/null
+check "backend self reads no algorithms" is "$(grep -c 'cannot join' out)" 0
 LOCKSTEP_ALGORITHM=allreduce:native LOCKSTEP_BACKEND=shm launch doctor </dev/null
 check "an algorithm that the chosen backend lacks is noted" says out "note: .*cannot join its job: .*shm has no algorithm"
 LOCKSTEP_BACKEND=nosuch launch doctor </dev/null
