@@ -1,6 +1,9 @@
 /* Checks and completes public calls according to the table of operations (pieces.h). */
 #include "comm/check.h"
 
+#include <stdlib.h>
+
+#include "base/memory.h"
 #include "base/status.h"
 #include "comm/pieces.h"
 #include "comm/record.h"
@@ -122,20 +125,45 @@ static ls_status measure(const char *name, const ls_comm *comm, const ls_call *c
     return LS_OK;
 }
 
+/* The range of a part in its buffer, in elements. */
+typedef struct range {
+    size_t begin, end;
+    int rank;
+} range;
+
+static int compare_parts(const void *a, const void *b) {
+    const size_t x = ((const range *)a)->begin, y = ((const range *)b)->begin;
+    return x < y ? -1 : x > y;
+}
+
+static ls_status fail_parts(const char *name, const range *first, const range *second) {
+    return ls_fail(LS_ERR_ARGUMENT,
+                   "%s: the parts of ranks %d and %d overlap in the receive buffer, at elements %zu to %zu and %zu to "
+                   "%zu: pass displacements without overlaps",
+                   name, first->rank, second->rank, first->begin, first->end - 1, second->begin, second->end - 1);
+}
+
 /* Parts of a receive buffer may not overlap: the order in which they arrive would decide the result. */
 static ls_status check_parts(const char *name, const ls_comm *comm, const call_side *side) {
-    const size_t *at = side->displacements, *counts = side->counts;
-    for (int b = 1; side->scattered && b < comm->size; b++) {
-        for (int a = 0; a < b; a++) {
-            if (counts[a] != 0 && counts[b] != 0 && at[a] < at[b] + counts[b] && at[b] < at[a] + counts[a]) {
-                return ls_fail(LS_ERR_ARGUMENT,
-                               "%s: the parts of ranks %d and %d overlap in the receive buffer, at elements %zu to %zu "
-                               "and %zu to %zu: pass other displacements",
-                               name, a, b, at[a], at[a] + counts[a] - 1, at[b], at[b] + counts[b] - 1);
-            }
+    if (!side->scattered) {
+        return LS_OK;
+    }
+    range *parts = ls_allocate_for(name, (size_t)comm->size, sizeof *parts);
+    LS_TRY(ls_made(parts));
+    size_t count = 0;
+    for (int rank = 0; rank < comm->size; rank++) {
+        const size_t begin = side->displacements[rank], end = begin + side->counts[rank];
+        if (end > begin) {
+            parts[count++] = (range){begin, end, rank};
         }
     }
-    return LS_OK;
+    qsort(parts, count, sizeof *parts, compare_parts);
+    ls_status status = LS_OK;
+    for (size_t i = 1; i < count && status == LS_OK; i++) {
+        status = parts[i].begin >= parts[i - 1].end ? LS_OK : fail_parts(name, &parts[i - 1], &parts[i]);
+    }
+    ls_free(parts);
+    return status;
 }
 
 /* Sets this rank's count, and the hash and the sum of all counts, with which ranks check that they passed the same

@@ -339,7 +339,8 @@ static ls_status permuted_parts(ls_comm *world) {
     displacements[size - 1] = displacements[0] + 1;
     LS_CHECK(ls_comm_allgatherv(world, sent, x, counts, displacements, LS_I32, NULL) == LS_ERR_ARGUMENT);
     LS_EXPECT_MESSAGE("ls_comm_allgatherv: the parts of ranks 0 and ");
-    LS_EXPECT_MESSAGE("overlap in the receive buffer, at elements 0 to 1 and 1 to 2: pass other displacements");
+    LS_EXPECT_MESSAGE(
+        "overlap in the receive buffer, at elements 0 to 1 and 1 to 2: pass displacements without overlaps");
     if (rank == 0) {
         LS_CHECK(ls_comm_gatherv(world, sent, COUNT, x, counts, displacements, LS_I32, 0, NULL) == LS_ERR_ARGUMENT);
     }
