@@ -59,6 +59,9 @@ static ls_status fail_read(ls_shm *shm, const ls_call *call, int rank, const cha
  * process. */
 static ls_status check_read(ls_shm *shm, const ls_call *call, int rank) {
     LS_TRY(ls_shm_sound(shm));
+    if (ls_shm_left(shm, rank) == LS_LEAVE_FINALIZED && ls_shm_has_left(shm, rank)) {
+        return ls_shm_fail_left(shm, call, rank, ", which has failed: its message can no longer be read");
+    }
     if (ls_shm_has_left(shm, rank)) {
         return fail_read(shm, call, rank, "left in the middle of this call");
     }

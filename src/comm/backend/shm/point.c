@@ -282,7 +282,7 @@ static bool has_queued_sends(const ls_shm *shm) {
 }
 
 void ls_shm_point_send_on(ls_shm *shm) {
-    atomic_store(&shm->ranks[shm->rank].sends, has_queued_sends(shm) ? LS_SHM_SENDS_QUEUED : LS_SHM_SENDS_ANNOUNCED);
+    atomic_store(&shm->ranks[shm->rank].sends, has_queued_sends(shm) ? LS_SHM_SENDS_QUEUED : LS_SHM_SENDS_READABLE);
 }
 
 bool ls_shm_point_advance_sends(void *state) {

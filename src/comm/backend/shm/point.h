@@ -104,7 +104,7 @@ ls_status ls_shm_point_poll(ls_shm *shm, bool *moved);
 /* Receives everything that rank `from` has sent. */
 ls_status ls_shm_point_drain(ls_shm *shm, int from, bool *moved);
 
-/* Publishes whether this rank, which leaves, has queued sends. Other ranks then still wait for these sends. */
+/* Publishes whether this rank still has queued sends in ls_finalize. Other ranks wait for queued sends. */
 void ls_shm_point_send_on(ls_shm *shm);
 
 /* Implement functions of ls_backend. */

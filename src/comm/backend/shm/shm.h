@@ -48,12 +48,12 @@ typedef struct ls_shm_cell {
 } ls_shm_cell;
 
 /*
- * The sends of a rank that has called ls_finalize. Queued: some messages wait for room, and the rank still sends them.
- * Announced: other ranks may still read the messages that the rank has announced. Withdrawn: ls_finalize has ended, so
- * the program may have freed the buffers.
+ * The state of a rank's sends. READABLE: other ranks may read the rank's send buffers (rendezvous protocol). QUEUED:
+ * messages also wait for free packets, and the rank sends these messages during ls_finalize. WITHDRAWN: ls_finalize is
+ * about to return, and the program may then free the buffers.
  */
 typedef enum ls_shm_final_sends {
-    LS_SHM_SENDS_ANNOUNCED = 0,
+    LS_SHM_SENDS_READABLE = 0,
     LS_SHM_SENDS_QUEUED,
     LS_SHM_SENDS_WITHDRAWN
 } ls_shm_final_sends;
