@@ -55,7 +55,7 @@ ls_status ls_environment_number(const char *name, long low, long high, int *numb
 /* Sets the URL of a store at the given host. An IPv6 address may be given with or without brackets. */
 void ls_job_set_place(ls_job *job, const char *host, int port);
 
-/* The launcher of an MPI library, for messages, and the names of the variables that it sets. */
+/* An MPI launcher: its name in messages, and the environment variables that it sets. */
 typedef struct ls_mpi_launcher {
     const char *name, *rank, *size, *local_rank, *local_size;
 } ls_mpi_launcher;

@@ -22,7 +22,7 @@ static const char *several_processes(const char *rank_name, const char *size_nam
     return speaks ? size : NULL;
 }
 
-/* Does the same for `lockstep run`. */
+/* Returns the number of processes that `lockstep run` started, under the same conditions. */
 static const char *launched_processes(void) {
     return ls_environment_text("LOCKSTEP_LAUNCH") != NULL ? several_processes("RANK", "WORLD_SIZE") : NULL;
 }

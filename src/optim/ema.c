@@ -52,13 +52,14 @@ void ls_ema_free(ls_ema *ema) {
 
 /* ---- averaging --------------------------------------------------------------------------------------------------- */
 
+/* Fails if `ema` is NULL or was freed. */
 static ls_status check_here(const char *call, const ls_ema *ema) {
     return ema == NULL   ? ls_fail_missing("%s: the averages", call)
            : !ema->freed ? LS_OK
                          : ls_fail_freed(call, "average of the model", "ls_ema_free");
 }
 
-/* Does the same, and fails with LS_ERR_STATE while the averages are in the model. */
+/* Also fails with LS_ERR_STATE while the averages are in the model. */
 static ls_status check_unswapped(const char *call, const ls_ema *ema) {
     LS_TRY(check_here(call, ema));
     return !ema->swapped ? LS_OK

@@ -148,7 +148,9 @@ static ls_status forgotten_sends(ls_comm *world, float *values) {
         LS_TRY(send_all(part, values, MESSAGES, LARGE, 11, work + (ptrdiff_t)3 * MESSAGES));
     } else if (rank == 1) {
         const char *backend = ls_comm_backend(world);
-        (void)(strcmp(backend, "shm") != 0 && strcmp(backend, "mpi") != 0 && process_forbid_reading());
+        if (strcmp(backend, "shm") != 0 && strcmp(backend, "mpi") != 0 && !process_forbid_reading()) {
+            fprintf(stderr, "SKIPPED: rank 1 can read the memory of rank 0, so sends in ls_finalize are not tested\n");
+        }
         usleep(50000); /* leaves time for rank 0 to call ls_finalize; the test does not depend on it */
         LS_TRY(receive_all(part, values, MESSAGES, LARGE, 11));
         LS_TRY(receive_all(part, values, MESSAGES, 1, 10));

@@ -158,8 +158,8 @@ static void hear(const char *file) {
 
 /*
  * Rank 1 calls ls_finalize while its large message on a split communicator is in flight, and then overwrites the
- * buffer. If `late` is set, rank 0 receives the message only after rank 1's ls_finalize has failed, and
- * after rank 1 has overwritten the buffer.
+ * buffer. If `late` is set, rank 0 receives the message only after rank 1's ls_finalize has failed, and after rank 1
+ * has overwritten the buffer.
  */
 static int sending(bool late) {
     ls_work *work = NULL;

@@ -15,7 +15,7 @@ check_quitter() {
         [ $call = send ] || check "$flavour, $carrier, $ranks ranks, $call: who left is named" \
             says out "^[02-7]: LS_ERR_PEER: ls_comm_$call #4: rank 1 .*left without making this call$"
         ;;
-    stop) # the first rank that gives up tells the others
+    stop) # the first rank that gives up notifies the other ranks
         check "$flavour, $carrier, $ranks ranks, $call: who is silent is named" \
             says out "^[02-7]: LS_ERR_TIMEOUT: ls_comm_[a-z]* #[0-9]*: \(rank [02-7] gave up: \)\?rank 1 .*\(did not .*\|sent nothing .*\) within 8 s"
         ;;

@@ -214,7 +214,8 @@ void ls_folder_names_free(ls_folder_names *names);
 
 /* ---- verify.c ---------------------------------------------------------------------------------------------------- */
 
-/* Fails with LS_ERR_FORMAT unless all files of the checkpoint in `folder` exist and have the sizes in the manifest. */
+/* Fails with LS_ERR_FORMAT if a file of the checkpoint in `folder` is missing, or if its size differs from the
+ * manifest. Fails with LS_ERR_IO if a file cannot be examined. */
 ls_status ls_manifest_check_sizes(const ls_manifest *manifest, const char *folder);
 /* Returns LS_OK if all files exist and match the manifest. */
 ls_status ls_checkpoint_verify(const char *folder);
