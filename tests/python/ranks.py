@@ -40,6 +40,22 @@ def collectives_on_arrays():
     half.close()
 
 
+def expect_type_error(call, part):
+    try:
+        call()
+    except TypeError as error:
+        assert part in str(error), error
+    else:
+        raise AssertionError(f"no error: {part}")
+
+
+def missing_arrays():
+    """Before any rank communicates, each rank gets an error that names what is missing."""
+    expect_type_error(lambda: world.allreduce(None), "the array is None: pass a NumPy array or a tensor")
+    expect_type_error(lambda: world.scatter(None), "the array is None" if rank == 0 else "scatter: like is None: pass an array")
+    world.barrier()
+
+
 def collectives_with_gradients():
     x = lockstep.full(3, "f64", rank + 1).set_requires_grad()
     loss = (world.allreduce(x * x) * (rank + 1)).sum()
@@ -88,6 +104,7 @@ def training():
 
 
 collectives_on_arrays()
+missing_arrays()
 collectives_with_gradients()
 loss = training()
 world.barrier()

@@ -68,6 +68,8 @@ class _Buffer:
     """A dense array for a collective: pointer, number of elements, dtype."""
 
     def __init__(self, data, is_written=False):
+        if data is None:
+            raise TypeError("the array is None: pass a NumPy array or a tensor")
         array = np.asarray(data)
         usable = array.dtype in _convert._BY_NUMPY and array.dtype.isnative
         if not usable:
@@ -148,6 +150,8 @@ def scatter(comm, data, root=0, axis=0, count=None, like=None):
     """
     if count is not None or isinstance(data, Tensor):
         return _with_gradient("ls_scatter", comm, data, axis, count, root)
+    if comm.rank != root and like is None:
+        raise TypeError("scatter: like is None: pass an array of the shape and dtype of a row; for a tensor, pass count on every rank")
     if comm.rank == root:
         send = _Buffer(data)
         if send.array.shape[:1] != (comm.size,):
