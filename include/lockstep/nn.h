@@ -114,7 +114,8 @@ LS_API ls_module *ls_module_add_child(ls_module *module, const char *name, ls_mo
  * error of a module that has failed, and returns NULL.
  */
 LS_API ls_module *ls_module_finish(ls_module *module);
-/** Returns the state of type->state_size bytes, or NULL for NULL. */
+/** Returns the state of type->state_size bytes, or NULL for NULL. If the size is 0, returns NULL with LS_ERR_STATE, and
+ * ls_module_finish fails with this error. */
 LS_API void *ls_module_state(const ls_module *module);
 /** Returns true if the module is in training mode. */
 LS_API bool ls_module_is_training(const ls_module *module);

@@ -88,8 +88,8 @@ static void arrays_free_state(ls_dataset *self) {
 
 static ls_status check_field(const char *call, const char *which, const ls_array_field *given) {
     if (given->variables == NULL || given->variable_count < 1) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: no variable is specified for the %s; set .%s.variables", call, which,
-                       which);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: no variable is specified for the %s; set .%s.%s", call, which, which,
+                       given->variables == NULL ? "variables" : "variable_count to the number of variables");
     }
     return given->first >= 0 && given->steps >= 0 && given->first < INT64_MAX / 4 && given->steps < INT64_MAX / 4
                ? LS_OK

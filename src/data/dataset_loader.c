@@ -436,6 +436,10 @@ bool ls_loader_divides(const ls_loader *loader, int ranks) {
            ((const loader_state *)loader->state)->world_size == ranks;
 }
 
+int ls_loader_ranks(const ls_loader *loader) {
+    return loader != NULL && loader->type == &dataset_type ? ((const loader_state *)loader->state)->world_size : 1;
+}
+
 int ls_loader_share(const ls_loader *loader) {
     return loader != NULL && loader->type == &dataset_type ? ((const loader_state *)loader->state)->rank : 0;
 }

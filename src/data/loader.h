@@ -59,6 +59,9 @@ int ls_loader_shards(const ls_loader *loader);
 /* Returns whether this is a loader of a data set that splits its batches over `ranks` ranks. */
 bool ls_loader_divides(const ls_loader *loader, int ranks);
 
+/* Returns the number of ranks over which the loader splits its batches; 1 for other kinds of loaders. */
+int ls_loader_ranks(const ls_loader *loader);
+
 /* Returns the index of this rank's share of each global batch; 0 if the loader does not divide batches. */
 int ls_loader_share(const ls_loader *loader);
 

@@ -196,6 +196,9 @@ ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *dataset) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: expected a module created by ls_nn_standardize, not %s", call,
                        standardize == NULL ? "NULL" : ls_module_type_name(standardize));
     }
+    if (dataset == NULL) {
+        return ls_fail_missing("%s: the data set", call);
+    }
     if (ls_dataset_count(dataset) == 0) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the data set has no samples", call);
     }

@@ -422,6 +422,12 @@ ls_module *ls_module_finish(ls_module *module) {
 }
 
 void *ls_module_state(const ls_module *module) {
+    if (module != NULL && module->type != NULL && module->type->state_size == 0) {
+        (void)ls_fail(LS_ERR_STATE, "ls_module_state: the type %s has no state: set .state_size of ls_module_type",
+                      module->type->name);
+        ls_module_fail_if((ls_module *)module, true);
+        return NULL;
+    }
     return module != NULL ? module->state : NULL;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "comm/public_call.h"
+#include "data/loader.h"
 #include "nn/module.h"
 #include "parallel/slices.h"
 #include "train/agree.h"
@@ -59,8 +60,22 @@ static ls_status refuse_in_slice(const ls_trial *trial, const ls_trial_pass *pas
                          pass->phase == LS_PHASE_PREDICTION ? "predict" : "evaluate");
 }
 
+/* Without a communicator, the trial cannot combine the results of the ranks. */
+static void warn_of_shares(ls_trial *trial, const ls_trial_pass *pass) {
+    const int ranks = ls_loader_ranks(pass->loader);
+    if (trial->state.comm == NULL && ranks > 1 && ls_loader_share(pass->loader) == 0 && !trial->shares_reported) {
+        trial->shares_reported = true;
+        ls_log_write(
+            LS_LOG_WARNING,
+            "%s: the loader divides its samples over %d ranks, but the trial has no communicator, so each rank "
+            "gets the results of its own samples only: set .comm of ls_trial_options",
+            pass->phase == LS_PHASE_PREDICTION ? "ls_trial_predict" : "ls_trial_evaluate", ranks);
+    }
+}
+
 ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass) {
     LS_TRY(refuse_in_slice(trial, pass));
+    warn_of_shares(trial, pass);
     LS_TRY(ls_trial_check_stages(pass->phase == LS_PHASE_PREDICTION ? "ls_trial_predict" : "ls_trial_evaluate",
                                  "loader", trial, pass->loader));
     const ls_trial_state state = trial->state;

@@ -144,6 +144,7 @@ struct ls_trial {
     bool in_on_init;
     int swapping;              /* number of ls_weight_averaging that put their averages into the model for validation */
     bool measuring;            /* in ls_trial_evaluate or ls_trial_predict, between runs */
+    bool shares_reported;      /* a warning has said that results are for this rank's samples only */
     ls_prediction *prediction; /* NULL outside of ls_trial_predict */
     ls_watch watch;
     bool agrees; /* some rank has callbacks or a user step, so all ranks agree after each step */

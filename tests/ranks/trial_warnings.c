@@ -189,6 +189,41 @@ static ls_status check(ls_comm *world, ls_comm *part, const setup *s) {
     return LS_OK;
 }
 
+/* An evaluation and a prediction by a model that is not data-parallel, with a loader that divides the samples. */
+static ls_status evaluate(ls_comm *world, bool joins) {
+    ls_seed(1);
+    const setup usual = {.divides = true};
+    ls_loader *loader = ls_loader_new(make_dataset(0, &usual), &(ls_loader_options){.batch_size = 4, .comm = world});
+    ls_module *model = ls_nn_linear(4, 2);
+    ls_tensor *outputs = NULL;
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){
+        .model = model, .criterion = ls_criterion_mse, .comm = joins ? world : NULL, .quiet = true});
+    LS_CHECK(trial != NULL);
+    LS_TRY(ls_trial_evaluate(trial, loader, "test"));
+    LS_TRY(ls_trial_predict(trial, loader, true, &outputs));
+    const int64_t rows = ls_size(outputs, 0);
+    LS_CHECK(joins ? rows == SAMPLES : rows <= SAMPLES);
+    ls_release(outputs);
+    ls_trial_free(trial);
+    ls_loader_free(loader);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+static ls_status check_evaluation(ls_comm *world, bool joins) {
+    seek("each rank gets the results of its own samples only: set .comm of ls_trial_options");
+    LS_TRY(ls_comm_barrier(world, NULL));
+    LS_TRY(evaluate(world, joins));
+    LS_TRY(ls_comm_barrier(world, NULL));
+    pthread_mutex_lock(&lock);
+    int64_t all[2] = {lines, fitting};
+    pthread_mutex_unlock(&lock);
+    LS_TRY(ls_comm_allreduce(world, all, all, 2, LS_I64, LS_MAX, NULL));
+    const int64_t wanted = !joins && ls_comm_size(world) > 1;
+    LS_CHECK(all[0] == wanted && all[1] == wanted);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     static const ls_callback_hooks nothing = {.on_end_epoch = do_nothing};
     const setup setups[] = {
@@ -225,6 +260,8 @@ ls_status rank_test(ls_comm *world) {
     for (size_t i = 0; i < sizeof setups / sizeof *setups && status == LS_OK; i++) {
         status = check(world, part, &setups[i]);
     }
+    status = status == LS_OK ? check_evaluation(world, false) : status;
+    status = status == LS_OK ? check_evaluation(world, true) : status;
     ls_log_set_sink(NULL, NULL);
     ls_comm_free(part);
     return status;

@@ -129,6 +129,18 @@ TEST(test_a_module_of_ones_own) {
     ls_module_free(model);
 }
 
+/* Without .state_size, a write to the state would damage memory. */
+TEST(test_a_forgotten_state_size) {
+    static const ls_module_type type = {.name = "Scale", .forward = scale_forward};
+    ls_module *module = ls_module_new(&type);
+    assert_non_null(module);
+    assert_null(ls_module_state(module));
+    assert_null(ls_module_finish(module));
+    assert_int_equal(ls_error_status(), LS_ERR_STATE);
+    assert_string_equal(ls_error_message(),
+                        "ls_module_state: the type Scale has no state: set .state_size of ls_module_type");
+}
+
 TEST(test_flat_buffers_keep_values_and_handles) {
     ls_module *model = ls_sequential(ls_nn_linear(5, 3), ls_nn_linear(3, 7));
     ls_tensor *weight = ls_module_find(model, "1.weight");
@@ -439,6 +451,7 @@ int main(void) {
         cmocka_unit_test(test_names_of_ones_own),
         cmocka_unit_test(test_constructors_nest_over_errors),
         cmocka_unit_test(test_a_module_of_ones_own),
+        cmocka_unit_test(test_a_forgotten_state_size),
         cmocka_unit_test(test_flat_buffers_keep_values_and_handles),
         cmocka_unit_test(test_flat_buffers_are_padded),
         cmocka_unit_test(test_modes),

@@ -215,7 +215,7 @@ SCOPED_TEST(test_refusals) {
     expect_error(ls_nn_standardize_fit(linear, data), LS_ERR_ARGUMENT,
                  "expected a module created by ls_nn_standardize, not Linear");
     expect_error(ls_nn_standardize_fit(NULL, data), LS_ERR_ARGUMENT, "not NULL");
-    expect_error(ls_nn_standardize_fit(module, NULL), LS_ERR_ARGUMENT, "the data set has no samples");
+    expect_error(ls_nn_standardize_fit(module, NULL), LS_ERR_ARGUMENT, "the data set is NULL");
     expect_error(ls_nn_standardize_fit(two, data), LS_ERR_SHAPE,
                  "inputs are [3], but must be [2, ...]; give ls_nn_standardize the number of columns");
     ls_dataset_free(data);
