@@ -60,7 +60,7 @@ typedef struct ls_mpi_launcher {
     const char *name, *rank, *size, *local_rank, *local_size;
 } ls_mpi_launcher;
 
-/* Returns the MPI launcher that started this process; NULL if there is none. */
+/* Returns the MPI launcher that started this process, or NULL if no MPI launcher started it. */
 const ls_mpi_launcher *ls_mpi_launcher_find(void);
 
 /* Returns true if srun started this process as one of its tasks. A batch script is not part of a step, so it is not

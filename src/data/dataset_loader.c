@@ -431,13 +431,8 @@ int ls_loader_shards(const ls_loader *loader) {
     return loader->type == &dataset_type ? ((const loader_state *)loader->state)->options.shards : -1;
 }
 
-bool ls_loader_divides(const ls_loader *loader, int ranks) {
-    return loader != NULL && loader->type == &dataset_type &&
-           ((const loader_state *)loader->state)->world_size == ranks;
-}
-
 int ls_loader_ranks(const ls_loader *loader) {
-    return loader != NULL && loader->type == &dataset_type ? ((const loader_state *)loader->state)->world_size : 1;
+    return loader != NULL && loader->type == &dataset_type ? ((const loader_state *)loader->state)->world_size : 0;
 }
 
 int ls_loader_share(const ls_loader *loader) {
@@ -468,7 +463,7 @@ void ls_loader_describe(const ls_loader *loader, int ranks, char *text, size_t s
         ls_describe(text, size, "none", NULL, NULL);
         return;
     }
-    if (!ls_loader_divides(loader, ranks)) {
+    if (ls_loader_ranks(loader) != ranks) {
         ls_describe(text, size, "a loader whose batches are not divided over the ranks", NULL, NULL);
         return;
     }

@@ -56,10 +56,8 @@ ls_loader_order ls_loader_order_of(const ls_loader *loader);
 /* Returns `.shards`; -1 for other kinds of loaders. */
 int ls_loader_shards(const ls_loader *loader);
 
-/* Returns whether this is a loader of a data set that splits its batches over `ranks` ranks. */
-bool ls_loader_divides(const ls_loader *loader, int ranks);
-
-/* Returns the number of ranks over which the loader splits its batches; 1 for other kinds of loaders. */
+/* Returns the number of ranks over which a loader of a data set splits its batches. Returns 0 for NULL and for other
+ * kinds of loaders. */
 int ls_loader_ranks(const ls_loader *loader);
 
 /* Returns the index of this rank's share of each global batch; 0 if the loader does not divide batches. */

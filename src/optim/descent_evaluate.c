@@ -55,17 +55,6 @@ static ls_status compare_losses(const char *method, const double *all, double *l
     return LS_OK;
 }
 
-static ls_status exchange_losses(const char *method, ls_comm *comm, const double *own, double *all) {
-    ls_saved_error cause;
-    const ls_status status = ls_comm_allreduce(comm, own, all, COMPARED, LS_F64, LS_MAX, NULL);
-    if (status == LS_OK) {
-        return LS_OK;
-    }
-    ls_error_save(&cause);
-    return ls_fail(status, "%s: the ranks cannot compare their losses; maybe the closure failed on one rank: %s",
-                   method, cause.message);
-}
-
 /*
  * Replicas of a data-parallel model stay equal only if their losses are equal. If the closure fails on one rank, this
  * rank must not communicate: the other ranks may wait for it in a call of the model.
@@ -79,7 +68,13 @@ static ls_status compare_replicas(const ls_optimizer *optimizer, double *loss) {
     }
     double own[COMPARED] = {0}, all[COMPARED] = {0};
     set_losses(own, isfinite(*loss), *loss);
-    LS_TRY(exchange_losses(method, comm, own, all));
+    const ls_status exchanged = exchange(comm, LS_OK, own, all);
+    if (exchanged != LS_OK) {
+        ls_saved_error cause;
+        ls_error_save(&cause);
+        return ls_fail(exchanged, "%s: the ranks cannot compare their losses; maybe the closure failed on one rank: %s",
+                       method, cause.message);
+    }
     return compare_losses(method, all, loss, "the data-parallel model",
                           "return the mean loss over the samples of these ranks");
 }

@@ -135,7 +135,7 @@ static ls_status add_rows(ls_trial *trial) {
     }
     self->own.of_dataset = samples != NULL;
     const int ranks = ls_trial_size(state);
-    return ranks == 1 || ls_loader_divides(state->loader, ranks) ? LS_OK : add_to_hashes(self, state);
+    return ranks == 1 || ls_loader_ranks(state->loader) == ranks ? LS_OK : add_to_hashes(self, state);
 }
 
 static ls_status prediction_step(ls_trial *trial) {

@@ -42,6 +42,16 @@ static void seek(const char *text) {
     ls_log_set_sink(note, NULL); /* not under this test's lock: the sink takes it while the log's own lock is held */
 }
 
+/* Sets `all` to the number of warnings, and to the number of warnings with the sought text. Collective. */
+static ls_status count(ls_comm *world, int64_t all[2]) {
+    LS_TRY(ls_comm_barrier(world, NULL));
+    pthread_mutex_lock(&lock);
+    all[0] = lines;
+    all[1] = fitting;
+    pthread_mutex_unlock(&lock);
+    return ls_comm_allreduce(world, all, all, 2, LS_I64, LS_MAX, NULL);
+}
+
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
 
 static ls_status average_gradients(ls_trial_state *state, void *user) {
@@ -175,11 +185,8 @@ static ls_status check(ls_comm *world, ls_comm *part, const setup *s) {
     seek(s->says);
     LS_TRY(ls_comm_barrier(world, NULL));
     LS_TRY(run(world, part, s));
-    LS_TRY(ls_comm_barrier(world, NULL));
-    pthread_mutex_lock(&lock);
-    int64_t all[2] = {lines, fitting};
-    pthread_mutex_unlock(&lock);
-    LS_TRY(ls_comm_allreduce(world, all, all, 2, LS_I64, LS_MAX, NULL));
+    int64_t all[2];
+    LS_TRY(count(world, all));
     const bool told = s->comm || s->parallel || ls_world() != NULL; /* ranks that are threads have no world */
     const int64_t wanted = s->says != NULL && told && ls_comm_size(world) > 1;
     if (all[0] != wanted || all[1] != wanted) {
@@ -202,7 +209,7 @@ static ls_status evaluate(ls_comm *world, bool joins) {
     LS_TRY(ls_trial_evaluate(trial, loader, "test"));
     LS_TRY(ls_trial_predict(trial, loader, true, &outputs));
     const int64_t rows = ls_size(outputs, 0);
-    LS_CHECK(joins ? rows == SAMPLES : rows <= SAMPLES);
+    LS_CHECK(joins || ls_comm_size(world) == 1 ? rows == SAMPLES : rows < SAMPLES);
     ls_release(outputs);
     ls_trial_free(trial);
     ls_loader_free(loader);
@@ -214,11 +221,8 @@ static ls_status check_evaluation(ls_comm *world, bool joins) {
     seek("each rank gets the results of its own samples only: set .comm of ls_trial_options");
     LS_TRY(ls_comm_barrier(world, NULL));
     LS_TRY(evaluate(world, joins));
-    LS_TRY(ls_comm_barrier(world, NULL));
-    pthread_mutex_lock(&lock);
-    int64_t all[2] = {lines, fitting};
-    pthread_mutex_unlock(&lock);
-    LS_TRY(ls_comm_allreduce(world, all, all, 2, LS_I64, LS_MAX, NULL));
+    int64_t all[2];
+    LS_TRY(count(world, all));
     const int64_t wanted = !joins && ls_comm_size(world) > 1;
     LS_CHECK(all[0] == wanted && all[1] == wanted);
     return LS_OK;

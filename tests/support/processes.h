@@ -29,8 +29,7 @@ void processes_run(int count, process_body body, const void *what, unsigned kill
 /* Kills the calling process by SIGKILL after this number of milliseconds, whatever it is doing then. */
 void process_kill_self_in(int milliseconds);
 
-/* Prevents this thread from reading the memory of other processes. Returns false if the kernel does not support this.
- */
+/* Prevents this thread from reading memory of other processes. Returns false if the kernel does not support this. */
 bool process_forbid_reading(void);
 
 /* For bodies: returns an error message with the location, the expression and the last error. */

@@ -228,14 +228,14 @@ static ls_status read_file(joining *join, ls_safetensors *joined) {
     LS_TRY(ls_part_path(path, join->folder, join->of, join->rank));
     ls_safetensors *file = ls_safetensors_open(path);
     ls_status status = ls_made(file);
-    bool counts = false; /* stages with different optimizers share the states of groups */
+    bool is_source = false; /* the states of groups may come from a stage with a different optimizer */
     for (int i = 0; status == LS_OK && i < ls_safetensors_count(file); i++) {
         const ls_named named = ls_safetensors_at(file, i);
         const int part = find_target(join, named.name);
-        counts = counts || (part >= 0 && strncmp(named.name, LS_GROUP_STATES, strlen(LS_GROUP_STATES)) != 0);
+        is_source = is_source || (part >= 0 && strncmp(named.name, LS_GROUP_STATES, strlen(LS_GROUP_STATES)) != 0);
         status = part >= 0 ? add_part(join, part, file, named.tensor) : LS_OK;
     }
-    status = status == LS_OK && counts ? ls_safetensors_add_metadata("checkpoint", joined, file) : status;
+    status = status == LS_OK && is_source ? ls_safetensors_add_metadata("checkpoint", joined, file) : status;
     ls_safetensors_free(file);
     return status;
 }

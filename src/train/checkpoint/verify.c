@@ -6,8 +6,7 @@
 #include "formats/file.h"
 #include "train/checkpoint/checkpoint.h"
 
-/* Writes the path of a checkpoint's file. Fails if the file is missing, or if its size differs from the
- * manifest. */
+/* Writes the path of a file of a checkpoint. Fails if the file is missing, or if the manifest has a different size. */
 static ls_status check_size(const char *folder, const ls_manifest_file *file, char path[PATH_MAX]) {
     struct stat about;
     LS_TRY(ls_path_join(path, folder, file->name));
